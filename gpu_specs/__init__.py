@@ -1,0 +1,1 @@
+"""GPU specifications: one YAML a GPU, the file name is its id."""

@@ -1,0 +1,1 @@
+"""numba.cuda kernels that run on real GPUs, each with a readable reference beside it."""

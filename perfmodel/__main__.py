@@ -1,0 +1,5 @@
+"""`python -m perfmodel` is the command `perfmodel`."""
+
+from perfmodel.cli import main
+
+main()

@@ -1,0 +1,47 @@
+"""The command `perfmodel`: thin functions that parse, call the library and hand the result to report/."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+COMMANDS = ("gap", "predict", "gpus", "spec", "models", "formats", "profiles", "validate", "bench")
+"""Modules of this folder, in the order of `--help`; each has `register(app)`. They import what is heavy inside their functions."""
+
+HELP = "Where the FLOPS of a Mixture-of-Experts layer go, microsecond by microsecond, and what would change it."
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one command. Exit codes: 0, 2 for bad input, 3 for missing hardware or extra, 130 when interrupted."""
+    import typer
+
+    from perfmodel.errors import PerfModelError
+
+    app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+    app.callback()(_version_option)
+    for name in COMMANDS:
+        import_module(f"perfmodel.cli.{name}").register(app)
+    try:
+        app(args=argv)
+    except PerfModelError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:  # the reader of a pipe, `| head` say, went away: not a mistake
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _version_option(
+    version: bool = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        sys.stdout.write(f"perfmodel {installed('perfmodel')}\n")
+        sys.exit(0)
+
+
+def _fail(message: str, code: int) -> None:
+    sys.stderr.write(f"perfmodel: {' '.join(message.split())}\n")
+    sys.exit(code)

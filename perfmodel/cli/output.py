@@ -1,0 +1,25 @@
+"""What every command shares: the options that recur, JSON on stdout, notes on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the GPU for this call: the what-if. Repeatable.")
+]
+GpuOption = Annotated[str, typer.Option("--gpu", help="GPU id (`perfmodel gpus`) or a path to a YAML file.")]
+
+
+def print_json(data: Any) -> None:
+    """`data` as one JSON object on stdout; NaN and infinity are a bug of ours and raise ValueError."""
+    sys.stdout.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
+
+
+def note(text: str) -> None:
+    """One line for the person at the terminal, on stderr."""
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,59 @@
+"""One family of errors: each names the file, the line, the field, the offending value and the mend."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class PerfModelError(Exception):
+    """A mistake in what the user gave. The command prints it in one line and exits with `exit_code`.
+
+    `problem` says what is wrong; `mend` says what to do about it. The rest says where, as far as it is known.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | Path | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        value: object = None,
+        mend: str | None = None,
+    ) -> None:
+        self.problem, self.file, self.line, self.field, self.value, self.mend = problem, file, line, field, value, mend
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = str(self.file) if self.file is not None else ""
+        if self.line is not None:
+            where += f":{self.line}" if where else f"line {self.line}"
+        parts = [where, self.field or "", self.problem + (f" (got {shorten(self.value)})" if self.value is not None else "")]
+        text = ": ".join(p for p in parts if p)
+        return f"{text}. {self.mend}" if self.mend else text
+
+
+class MissingRequirementError(PerfModelError):
+    """The call is right, but needs hardware or an optional extra that is not there; the message names it."""
+
+    exit_code = 3
+
+
+def shorten(value: object, limit: int = 80) -> str:
+    """`repr(value)` cut to `limit` characters, so that a huge value does not flood the message."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def did_you_mean(word: str, choices: Iterable[str], *, show: int = 12) -> str:
+    """A sentence that names the nearest of `choices`, or lists them where none is near."""
+    choices = sorted(set(choices))
+    near = difflib.get_close_matches(word, choices, n=3, cutoff=0.6)
+    if near:
+        return "Did you mean " + " or ".join(near) + "?"
+    listed = ", ".join(choices[:show])
+    return f"Choose from: {listed}" + (f" and {len(choices) - show} more." if len(choices) > show else ".")

@@ -1,0 +1,76 @@
+"""pydantic models read from YAML: the base class and the translation of validation errors into PerfModelError."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.files import line_of, load_yaml, read_text
+
+
+class Strict(BaseModel):
+    """Frozen, no unknown fields, no silent conversion, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def load_model(kind: type[M], path: str | Path, **extra: Any) -> M:
+    """The YAML file at `path` as a `kind`; `extra` fields are added first. Raises PerfModelError with file, line, field and mend."""
+    text = read_text(path)
+    return validate(kind, load_yaml(path, text) | extra, file=path, text=text)
+
+
+def validate(kind: type[M], data: dict[str, Any], *, file: str | Path | None = None, text: str | None = None) -> M:
+    """`data` as a `kind`. Raises PerfModelError that names every broken field (the first in full)."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise explain(error, kind, file=file, text=text) from error
+
+
+def explain(error: ValidationError, kind: type[BaseModel], *, file: str | Path | None = None, text: str | None = None) -> PerfModelError:
+    """The first of pydantic's complaints as a PerfModelError; further ones are counted and named in the mend."""
+    details = error.errors(include_url=False)
+    first, rest = details[0], details[1:]
+    location = tuple(part for part in first["loc"] if not _is_tag(part))
+    field = ".".join(str(part) for part in location)
+    mend = _mend(first, kind, location)
+    if rest:
+        others = list(dict.fromkeys(".".join(str(p) for p in d["loc"] if not _is_tag(p)) for d in rest))
+        others = [o for o in others if o != field][:4]
+        mend += f" Also wrong: {', '.join(others)}." if others else ""
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:] if message[:1].isupper() and not message[:2].isupper() else message
+    value = first["input"] if first["type"] != "missing" and not isinstance(first["input"], dict | BaseModel) else None
+    return PerfModelError(message, file=file, line=line_of(text, location) if text else None, field=field or None, value=value, mend=mend)
+
+
+def _is_tag(part: object) -> bool:
+    """pydantic puts the names of union members and validators into a location; fields of ours never hold these characters."""
+    return isinstance(part, str) and any(c in part for c in "[](),")
+
+
+def _mend(detail: Any, kind: type[BaseModel], location: tuple[object, ...]) -> str:
+    if detail["type"] == "extra_forbidden" and location:
+        return did_you_mean(str(location[-1]), _fields_at(kind, location[:-1]))
+    if detail["type"] == "missing":
+        return "Add the field."
+    return "Mend the value."
+
+
+def _fields_at(kind: type[BaseModel], location: tuple[object, ...]) -> list[str]:
+    """Names of the fields that the model at `location` inside `kind` has."""
+    for part in location:
+        info = kind.model_fields.get(str(part))
+        inner = info.annotation if info else None
+        models = [a for a in (inner, *getattr(inner, "__args__", ())) if isinstance(a, type) and issubclass(a, BaseModel)]
+        if not models:
+            return []
+        kind = models[0]
+    return list(kind.model_fields)

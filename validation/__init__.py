@@ -1,0 +1,1 @@
+"""Predictions held against measurements: cited tables, CSV files, runs."""
