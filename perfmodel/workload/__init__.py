@@ -1,1 +1,44 @@
+"""What is computed: MoE layers and models by their sizes, and the tokens that reach each expert."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfmodel.workload.model import ModelSpec
+
+
+def model_ids() -> list[str]:
+    """The ids of the bundled models, sorted."""
+    return sorted(path.name.removesuffix(".yaml") for path in _bundled().iterdir() if path.name.endswith(".yaml"))
+
+
+def load_model(name: str | Path) -> ModelSpec:
+    """The model behind a bundled id, a `layer:hidden=...` text, or a path to a Hugging Face config.json or its folder.
+
+    Raises PerfModelError that names the file and the field, or the nearest bundled id.
+    """
+    text = str(name)
+    if text.startswith("layer:"):
+        return _single_layer(text)
+    if text in model_ids():
+        from perfmodel.validated import load_model as read
+        from perfmodel.workload.model import ModelSpec
+
+        return read(ModelSpec, _bundled() / f"{text}.yaml", id=text)
+    from perfmodel.errors import PerfModelError, did_you_mean
+
+    raise PerfModelError("no such model", field="MODEL", value=text, mend=did_you_mean(text, model_ids()))
+
+
+def _bundled() -> Path:
+    return Path(__file__).parent / "bundled"
+
+
+def _single_layer(text: str) -> ModelSpec:
+    from perfmodel.workload.layer import MoeLayer
+    from perfmodel.workload.model import ModelSpec
+
+    moe = MoeLayer.parse(text)
+    return ModelSpec(id=text, source="command line", hidden=moe.hidden, layers=1, moe_layers=1, moe=moe)

@@ -1,0 +1,97 @@
+"""What mixes tokens in a layer: softmax attention, latent attention, linear attention, Mamba. Sizes, and the weights that follow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from perfmodel.validated import Strict
+
+
+class _Mixer(Strict):
+    layers: PositiveInt
+    """Layers of the model that hold this block."""
+
+
+class SoftmaxAttention(_Mixer):
+    """Attention with a key and a value per head (mha), per group of heads (gqa) or one for all heads (mqa)."""
+
+    kind: Literal["mha", "gqa", "mqa"]
+    heads: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
+    v_head_dim: PositiveInt | None = None
+    """Width of a value where it differs from that of a key."""
+    window: PositiveInt | None = None
+    """Tokens that a query looks back at; absent for all."""
+    bias: bool = False
+    """All four projections have a bias."""
+    output_gate: bool = False
+    """The query projection is twice as wide: its second half gates the output."""
+    shared_kv: bool = False
+    """The value is the key: no value projection."""
+
+    @model_validator(mode="after")
+    def _kind_agrees(self) -> SoftmaxAttention:
+        if self.kind != softmax_kind(self.heads, self.kv_heads):
+            raise ValueError(f"{self.heads} heads with {self.kv_heads} key-value heads are {softmax_kind(self.heads, self.kv_heads)}")
+        return self
+
+    def weights(self, hidden: int) -> int:
+        """Weights of one layer at width `hidden`; norms of queries and keys (a few hundred) are left out."""
+        value = self.v_head_dim or self.head_dim
+        queries = self.heads * self.head_dim * (2 if self.output_gate else 1)
+        keys_values = self.kv_heads * (self.head_dim + (0 if self.shared_kv else value))
+        return hidden * (queries + keys_values + self.heads * value) + (queries + keys_values + hidden if self.bias else 0)
+
+
+def softmax_kind(heads: int, kv_heads: int) -> Literal["mha", "gqa", "mqa"]:
+    """The name of attention with `heads` query heads and `kv_heads` key-value heads."""
+    if kv_heads == heads:
+        return "mha"
+    return "mqa" if kv_heads == 1 else "gqa"
+
+
+class Indexer(Strict):
+    """The small scorer that picks the tokens of sparse attention (DeepSeek-V3.2, arXiv 2512.02556)."""
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    topk: PositiveInt
+    """Tokens kept per query."""
+
+
+class LatentAttention(_Mixer):
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one low-rank latent and one rotary key a token."""
+
+    kind: Literal["mla"]
+    heads: PositiveInt
+    q_lora_rank: PositiveInt | None = None
+    """Rank of the query; absent where the query is projected directly."""
+    kv_lora_rank: PositiveInt
+    nope_head_dim: PositiveInt
+    rope_head_dim: int = Field(ge=0)
+    v_head_dim: PositiveInt
+    output_gate: bool = False
+    """A projection as wide as the values gates the output."""
+    indexer: Indexer | None = None
+    """Sparse attention on top, where the model has it."""
+
+    def weights(self, hidden: int) -> int:
+        """Weights of one layer at width `hidden`."""
+        width = self.heads * (self.nope_head_dim + self.rope_head_dim)
+        query = self.q_lora_rank * (hidden + width) if self.q_lora_rank else hidden * width
+        latent = hidden * (self.kv_lora_rank + self.rope_head_dim)
+        expand = self.kv_lora_rank * self.heads * (self.nope_head_dim + self.v_head_dim)
+        output = hidden * self.heads * self.v_head_dim * (2 if self.output_gate else 1)
+        return query + latent + expand + output + self._indexer_weights(hidden)
+
+    def _indexer_weights(self, hidden: int) -> int:
+        if self.indexer is None:
+            return 0
+        queries = (self.q_lora_rank or hidden) * self.indexer.heads * self.indexer.head_dim
+        return queries + hidden * (self.indexer.head_dim + self.indexer.heads)
+
+
+Attention = Annotated[SoftmaxAttention | LatentAttention, Field(discriminator="kind")]
