@@ -7,6 +7,7 @@ MICROSECOND = 1e-6
 NANOSECOND = 1e-9
 MHZ = 1e6
 KIB = 1024
+MIB = 2**20
 MB = 1e6
 GB = 1e9
 GIB = 2**30

@@ -1,0 +1,43 @@
+"""The GPUs that come with the project, and loading one of them or a user's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.files import load_yaml, read_text
+from perfmodel.hardware.spec import GpuSpec
+from perfmodel.validated import validate
+
+
+@cache
+def _folder() -> Path:
+    return Path(str(files("perfmodel.gpu_specs")))
+
+
+def gpu_ids() -> list[str]:
+    """Ids of the bundled GPUs, sorted."""
+    return sorted(p.stem for p in _folder().glob("*.yaml"))
+
+
+def find_gpu(id_or_path: str | Path) -> Path:
+    """The file of a GPU. A path has a suffix or a slash; everything else is an id. Raises PerfModelError with a did-you-mean."""
+    text = str(id_or_path)
+    if isinstance(id_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")):
+        return Path(id_or_path)
+    if text not in gpu_ids():
+        raise PerfModelError("no such GPU", field="GPU", value=text, mend=did_you_mean(text, gpu_ids()))
+    return _folder() / f"{text}.yaml"
+
+
+def load_gpu(id_or_path: str | Path, changes: Sequence[str] = ()) -> GpuSpec:
+    """The GPU with this id, or that a YAML file describes, with `changes` such as "memory.bandwidth_GBps=9000" made for this call.
+
+    Raises PerfModelError with file, line, field and mend for an unknown id, a broken file or change, or facts that contradict each other.
+    """
+    path = find_gpu(id_or_path)
+    text = read_text(path)
+    return validate(GpuSpec, load_yaml(path, text), file=path, text=text)

@@ -1,0 +1,79 @@
+"""A number with its provenance, and the range in which it makes sense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+from perfmodel.validated import Strict
+
+Status = Literal["datasheet", "measured", "derived", "estimated", "user"]
+
+USER_SOURCE = "given by the user"
+
+
+class Sourced(Strict):
+    """What every quantity carries besides its value."""
+
+    source: str = Field(min_length=3)
+    """Where the value comes from; both sources where two disagree."""
+    status: Status
+    """How far to trust it: `estimated` covers guesses, siblings' values and unresolved disagreements."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_number_is_the_users(cls, data: Any) -> Any:
+        """A bare number in a user's own file needs no ceremony."""
+        return data if isinstance(data, dict | Sourced) else {"value": data, "source": USER_SOURCE, "status": "user"}
+
+
+class Quantity(Sourced):
+    """A number in the unit that the name of its field ends with."""
+
+    value: float
+
+
+class Count(Sourced):
+    """A whole number of things."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Between:
+    """Bounds, wide enough for any what-if and narrow enough to catch a unit that is a thousand times off."""
+
+    low: float
+    high: float
+    unit: str = ""
+
+    def check(self, quantity: Quantity | Count) -> Quantity | Count:
+        """`quantity` itself. Raises ValueError where it is out of bounds."""
+        if not self.low <= quantity.value <= self.high:
+            raise ValueError(f"{quantity.value:g} is out of range: {self.low:,g} to {self.high:,g} {self.unit}".strip())
+        return quantity
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """A bare number within the bounds, or the object with source and status."""
+        sourced = handler(schema)
+        whole = "integer" if sourced.get("$ref", "").endswith("Count") else "number"
+        bounds = {"minimum": self.low, "maximum": self.high}
+        return {"anyOf": [{"type": whole, **bounds}, {"allOf": [sourced], "properties": {"value": bounds}}]}
+
+
+GB = Annotated[Quantity, Between(0.1, 1e5, "GB")]
+GBps = Annotated[Quantity, Between(1, 1e6, "GB/s")]
+Tflops = Annotated[Quantity, Between(0.1, 1e6, "TFLOP/s")]
+FlopPerClock = Annotated[Quantity, Between(1, 1e6, "FLOP per clock and SM")]
+Mhz = Annotated[Quantity, Between(50, 1e4, "MHz")]
+Nanoseconds = Annotated[Quantity, Between(1, 1e5, "ns")]
+MiB = Annotated[Quantity, Between(0.1, 1e5, "MiB")]
+KiB = Annotated[Quantity, Between(1, 1e5, "KiB")]
+Watts = Annotated[Quantity, Between(1, 1e5, "W")]
+Number = Annotated[Count, Between(1, 1e6)]
