@@ -1,20 +1,40 @@
-"""What mixes tokens in a layer: softmax attention, latent attention, linear attention, Mamba. Sizes, and the weights that follow."""
+"""Attention with a cache that grows with the context: sizes of one layer, and the weights that follow from them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from perfmodel.validated import Strict
 
 
-class _Mixer(Strict):
+class Mixer(Strict):
+    """A block that mixes tokens."""
+
     layers: PositiveInt
     """Layers of the model that hold this block."""
 
 
-class SoftmaxAttention(_Mixer):
+class Indexer(Strict):
+    """The small scorer that picks the tokens of sparse attention (DeepSeek-V3.2, arXiv 2512.02556)."""
+
+    heads: PositiveInt
+    head_dim: PositiveInt
+    topk: PositiveInt
+    """Entries kept per query: tokens, or blocks of `block` tokens."""
+    block: PositiveInt = 1
+    shared: bool = False
+    """The choice of an earlier layer is used again: no weights of its own."""
+
+    def weights(self, hidden: int, query_width: int) -> int:
+        """Weights of the queries (from a state `query_width` wide), of the one key, and of the head weights."""
+        if self.shared:
+            return 0
+        return query_width * self.heads * self.head_dim + hidden * (self.head_dim + self.heads)
+
+
+class SoftmaxAttention(Mixer):
     """Attention with a key and a value per head (mha), per group of heads (gqa) or one for all heads (mqa)."""
 
     kind: Literal["mha", "gqa", "mqa"]
@@ -31,6 +51,8 @@ class SoftmaxAttention(_Mixer):
     """The query projection is twice as wide: its second half gates the output."""
     shared_kv: bool = False
     """The value is the key: no value projection."""
+    indexer: Indexer | None = None
+    """Block-sparse attention on top, where the model has it."""
 
     @model_validator(mode="after")
     def _kind_agrees(self) -> SoftmaxAttention:
@@ -43,7 +65,9 @@ class SoftmaxAttention(_Mixer):
         value = self.v_head_dim or self.head_dim
         queries = self.heads * self.head_dim * (2 if self.output_gate else 1)
         keys_values = self.kv_heads * (self.head_dim + (0 if self.shared_kv else value))
-        return hidden * (queries + keys_values + self.heads * value) + (queries + keys_values + hidden if self.bias else 0)
+        projections = hidden * (queries + keys_values + self.heads * value)
+        biases = queries + keys_values + hidden if self.bias else 0
+        return projections + biases + (self.indexer.weights(hidden, hidden) if self.indexer else 0)
 
 
 def softmax_kind(heads: int, kv_heads: int) -> Literal["mha", "gqa", "mqa"]:
@@ -53,16 +77,7 @@ def softmax_kind(heads: int, kv_heads: int) -> Literal["mha", "gqa", "mqa"]:
     return "mqa" if kv_heads == 1 else "gqa"
 
 
-class Indexer(Strict):
-    """The small scorer that picks the tokens of sparse attention (DeepSeek-V3.2, arXiv 2512.02556)."""
-
-    heads: PositiveInt
-    head_dim: PositiveInt
-    topk: PositiveInt
-    """Tokens kept per query."""
-
-
-class LatentAttention(_Mixer):
+class LatentAttention(Mixer):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one low-rank latent and one rotary key a token."""
 
     kind: Literal["mla"]
@@ -85,13 +100,40 @@ class LatentAttention(_Mixer):
         latent = hidden * (self.kv_lora_rank + self.rope_head_dim)
         expand = self.kv_lora_rank * self.heads * (self.nope_head_dim + self.v_head_dim)
         output = hidden * self.heads * self.v_head_dim * (2 if self.output_gate else 1)
-        return query + latent + expand + output + self._indexer_weights(hidden)
+        indexer = self.indexer.weights(hidden, self.q_lora_rank or hidden) if self.indexer else 0
+        return query + latent + expand + output + indexer
 
-    def _indexer_weights(self, hidden: int) -> int:
-        if self.indexer is None:
+
+class CompressedAttention(Mixer):
+    """DeepSeek-V4's attention: one wide key that is also the value, a window of raw tokens, and older tokens compressed in runs.
+
+    With an indexer the compressed entries are chosen (CSA) and their runs overlap, else all are read (HCA).
+    Source: the model's published inference code, checked against its published 284e9 and 1.6e12 parameters.
+    """
+
+    kind: Literal["csa"]
+    heads: PositiveInt
+    head_dim: PositiveInt
+    q_lora_rank: PositiveInt
+    o_lora_rank: PositiveInt
+    o_groups: PositiveInt
+    """Groups of heads that share one low-rank output projection."""
+    window: PositiveInt
+    compress: PositiveInt | None = None
+    """Tokens that become one compressed entry; absent where the layer has only the window."""
+    indexer: Indexer | None = None
+
+    def weights(self, hidden: int) -> int:
+        """Weights of one layer at width `hidden`."""
+        width = self.heads * self.head_dim
+        query = self.q_lora_rank * (hidden + width)
+        output = self.o_lora_rank * (width + self.o_groups * hidden)
+        return query + hidden * self.head_dim + output + self._compression_weights(hidden)
+
+    def _compression_weights(self, hidden: int) -> int:
+        if self.compress is None:
             return 0
-        queries = (self.q_lora_rank or hidden) * self.indexer.heads * self.indexer.head_dim
-        return queries + hidden * (self.indexer.head_dim + self.indexer.heads)
-
-
-Attention = Annotated[SoftmaxAttention | LatentAttention, Field(discriminator="kind")]
+        if self.indexer is None:
+            return (2 * hidden + self.compress) * self.head_dim
+        overlapping = (2 * hidden + self.compress) * 2 * (self.head_dim + self.indexer.head_dim)
+        return overlapping + self.q_lora_rank * self.indexer.heads * self.indexer.head_dim + hidden * self.indexer.heads

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, PositiveInt, model_validator
 
 from perfmodel.validated import Strict
-from perfmodel.workload.attention import Attention
+from perfmodel.workload.attention import CompressedAttention, LatentAttention, SoftmaxAttention
 from perfmodel.workload.layer import MoeLayer
+from perfmodel.workload.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba2
+
+Attention = Annotated[
+    SoftmaxAttention | LatentAttention | CompressedAttention | GatedDeltaNet | KimiDeltaAttention | Mamba2, Field(discriminator="kind")
+]
+"""Any block that mixes tokens; `kind` tells which."""
 
 
 class DenseMlp(Strict):
