@@ -1,0 +1,119 @@
+"""One grouped GEMM: the tokens of each active expert times that expert's weights.
+
+Time is that of tiles over SMs coupled to the weights that stream from DRAM. Formula and first values: the public MoE measurements
+(aiconfigurator 0.12.0, Apache-2.0), as described in the profiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfmodel.causes import Causes
+from perfmodel.ops.machine import Machine
+from perfmodel.ops.tile_rules import RULES
+from perfmodel.workload.expectation import Array
+from perfmodel.workload.loads import EqualisedLoad, Load
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """Columns N and depth K of the weights of one expert, vectors over rows. `rule_*` feed the library's tile rule."""
+
+    n: Array
+    k: Array
+    rule_pairs: Array
+    rule_experts: Array
+    rule_tokens: Array
+
+
+@dataclass(frozen=True)
+class GemmTime:
+    """Seconds: tiles on tensor cores, weights from DRAM, and the two joined."""
+
+    compute: Array
+    memory: Array
+    total: Array
+
+
+def grouped_gemm(load: Load, shape: GemmShape, machine: Machine, on: Causes) -> GemmTime:
+    """Time of the grouped GEMM in seconds, with the tile that the library would choose.
+
+    total = (compute^p + memory^p)^(1/p) + fill and drain; without the cause `scheduling` the two overlap fully.
+    """
+    seen = load if on.imbalance else EqualisedLoad(load)
+    menu = machine.tiles
+    rows = None if menu.select == "best" else RULES[menu.select](shape.rule_pairs, shape.rule_experts, shape.rule_tokens, menu.m)
+    best: GemmTime | None = None
+    for m in menu.m:
+        m_tiles = seen.tiles(m) if on.padding else load.pairs / m
+        for n in menu.n:
+            candidate = _one_tile(load, m_tiles, m, n, shape, machine, on)
+            if rows is not None:
+                candidate = _masked(candidate, rows == m)
+            best = candidate if best is None else _faster(best, candidate)
+    assert best is not None
+    return best
+
+
+def _one_tile(load: Load, m_tiles: Array, m: int, n: int, shape: GemmShape, machine: Machine, on: Causes) -> GemmTime:
+    """The grouped GEMM with output tiles of m tokens by n columns."""
+    tiles = m_tiles * (np.ceil(shape.n / n) if on.padding else shape.n / n)
+    compute = compute_time(tiles, m, n, shape.k, machine, on)
+    memory = memory_time(load.active * shape.n * shape.k, tiles, n, shape.k, machine, on) if on.weights else np.zeros_like(compute)
+    if not on.scheduling:
+        return GemmTime(compute, memory, np.maximum(compute, memory))
+    return GemmTime(compute, memory, smooth_maximum(compute, memory, machine.overlap_exponent) + machine.gemm_latency)
+
+
+def compute_time(tiles: Array, m: int, n: int, k: Array, machine: Machine, on: Causes) -> Array:
+    """Seconds for `tiles` tiles of m x n x k over the SMs: waves x (fixed + the slower of MMA and L2 feed + dequantisation).
+
+    MMA: 2 m n k FLOP at one SM's rate. Feed: both operands of the tile through its share of the L2 bandwidth.
+    """
+    tile = 2.0 * m * n * k / machine.sm_flops(on)
+    if on.ramp and machine.l2_bandwidth:
+        fed = (m * machine.act_bytes + n * (machine.weight_bytes + machine.scale_bytes)) * machine.sm_count
+        tile = np.maximum(tile, k * (fed / (machine.l2_efficiency * machine.l2_bandwidth)))
+    if on.quantise and machine.dequantise:
+        tile = tile + k * (n * machine.dequantise)
+    waves = tiles / machine.sm_count
+    if on.scheduling:
+        waves = np.ceil(waves - 1e-9)
+        tile = tile + machine.tile_fixed
+    return waves * tile
+
+
+def memory_time(weights: Array, tiles: Array, n: int, k: Array, machine: Machine, on: Causes) -> Array:
+    """Seconds for `weights` weights (and their scales) to come from DRAM.
+
+    Little's law: what the busy SMs hold in flight over the DRAM latency bounds the rate; a tile never has more in flight than its
+    whole strip of weights. The two bounds join as a 4-norm of times.
+    """
+    per_weight = machine.weight_bytes + machine.scale_bytes
+    time = weights * (per_weight / machine.weight_bandwidth(on))
+    if on.ramp and machine.dram_latency:
+        in_flight = np.minimum(tiles, machine.sm_count) * np.minimum(machine.in_flight, k * (n * per_weight))
+        limited = weights * (per_weight * machine.dram_latency) / np.maximum(in_flight, 1.0)
+        squared, other = time * time, limited * limited
+        time = np.sqrt(np.sqrt(squared * squared + other * other))
+    return time
+
+
+def smooth_maximum(a: Array, b: Array, exponent: float) -> Array:
+    """(a^p + b^p)^(1/p), never under the larger of the two."""
+    high, low = np.maximum(a, b), np.minimum(a, b)
+    ratio = low / np.maximum(high, 1e-30)
+    result: Array = high * (1.0 + ratio**exponent) ** (1.0 / exponent)
+    return result
+
+
+def _masked(time: GemmTime, chosen: np.ndarray) -> GemmTime:
+    """Infinite where the library's rule does not choose this tile."""
+    return GemmTime(time.compute, time.memory, np.where(chosen, time.total, np.inf))
+
+
+def _faster(a: GemmTime, b: GemmTime) -> GemmTime:
+    use_b = b.total < a.total
+    return GemmTime(np.where(use_b, b.compute, a.compute), np.where(use_b, b.memory, a.memory), np.minimum(a.total, b.total))

@@ -1,0 +1,173 @@
+"""A kernel profile: how one library of MoE kernels drives a GPU. Few, physical numbers, each file with its provenance."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+
+from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.validated import Strict, load_model
+
+FOLDER = Path(__file__).parent
+"""One YAML a kernel library; the file's name is the profile's id. Adding a profile is adding a file."""
+
+Bound = Literal["launch", "weights", "activations", "compute", "scheduling", "communication"]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+def _tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Stage(Strict):
+    """One pass over activations beside the two grouped GEMMs. Bytes = rows x width x the elements read and written.
+
+    Reading the layer's input once and writing its output once is compulsory and counted by the model: stages list what comes on top.
+    """
+
+    name: str
+    kind: Literal["quantise", "move"] = "move"
+    """`quantise` stages are charged to quantisation and fall away where activations are 16 bits wide."""
+    rows: Literal["tokens", "pairs"]
+    """Tokens of the layer, or (token, expert) pairs of the rank."""
+    width: Literal["hidden", "inter"]
+    moves: Annotated[tuple[Literal["bf16", "act", "fp32"], ...], BeforeValidator(_tuple), Field(min_length=1)]
+    """Elements read or written for each row and column: bf16 (2 B), fp32 (4 B), act (the format's activations with their scales)."""
+
+
+class TileMenu(Strict):
+    """Output tiles that the library can launch: m rows of tokens by n columns of weights."""
+
+    m: Annotated[tuple[PositiveInt, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    n: Annotated[tuple[PositiveInt, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    select: Literal["best", "half-of-mean", "marlin", "sglang-triton"] = "best"
+    """How the library chooses m: the fastest (an autotuner), or its own rule of the tokens per expert (ops/tile_rules.py)."""
+
+
+class Parameters(Strict):
+    """Numbers of one kernel on one architecture in some formats. Efficiencies are fractions of the GPU's own figures."""
+
+    fixed_us: float = Field(ge=0)
+    """Time of a layer that no size and no launch explains [us]."""
+    gemm_latency_us: float = Field(ge=0)
+    """Fill and drain of one grouped GEMM [us]."""
+    tile_fixed_us: float = Field(ge=0)
+    """Prologue and epilogue of a tile that its main loop does not hide [us]."""
+    bandwidth_efficiency: Fraction
+    """Of the DRAM bandwidth, when every SM streams weights."""
+    compute_efficiency: Fraction
+    """Of the dense tensor peak, in the main loop of a tile."""
+    l2_efficiency: Fraction
+    """Of the L2 bandwidth, feeding tiles."""
+    activation_bandwidth: float = Field(gt=0, le=8)
+    """Bandwidth of the stages over the DRAM bandwidth; over 1 where the data stays in L2."""
+    overlap_exponent: float = Field(ge=1, le=64)
+    """p of (compute^p + memory^p)^(1/p): 1 adds them up, a large p overlaps them fully."""
+    routing_ps: float = Field(ge=0)
+    """Top-k and sorting, per token and (expert + 24 top-k) [ps]."""
+    dequantise_ps: float = Field(default=0.0, ge=0)
+    """Converting one weight on one SM, not hidden behind tensor work [ps]."""
+    in_flight_KiB: float = Field(gt=0)
+    """Weights in flight per SM: stages of the ring times their size [KiB]."""
+
+
+class Interval(Strict):
+    """80 % interval as factors on the prediction."""
+
+    low: float = Field(gt=0, le=1)
+    high: float = Field(gt=1, le=10)
+
+
+class Provenance(Strict):
+    """Where a fit's numbers come from."""
+
+    status: Literal["measured", "estimated", "derived"]
+    source: str
+    date: str
+    dataset: str | None = None
+    rows: int | None = None
+
+
+class Fit(Strict):
+    """One row of the support matrix: architectures and formats that share tiles and parameters."""
+
+    architectures: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    formats: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    tiles: TileMenu
+    parameters: Parameters
+    intervals: dict[Bound, Interval] = Field(default_factory=dict)
+    """By what bounds the layer, where it differs from `interval`."""
+    interval: Interval
+    provenance: Provenance
+
+
+class Profile(Strict):
+    """A kernel library: which stages it fuses, how many launches it needs, and its fits per architecture and format."""
+
+    id: str
+    name: str
+    kind: Literal["measured", "generic", "ideal"]
+    summary: str
+    gated_only: bool = False
+    launches: PositiveInt
+    """Kernels per layer."""
+    token_rows: Literal["all", "touching"] = "touching"
+    """Tokens that the stages pass over on a rank: all of the expert-parallel group, or those with an expert on the rank."""
+    stages: Annotated[tuple[Stage, ...], BeforeValidator(_tuple)] = ()
+    fits: Annotated[tuple[Fit, ...], BeforeValidator(_tuple), Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _each_pair_once(self) -> Profile:
+        seen: set[tuple[str, str]] = set()
+        for fit in self.fits:
+            pairs = {(a, f) for a in fit.architectures for f in fit.formats}
+            if seen & pairs:
+                raise ValueError(f"two fits claim {sorted(seen & pairs)[0]}")
+            seen |= pairs
+        return self
+
+    def supports(self, architecture: str, format_id: str) -> bool:
+        """Whether there is a fit."""
+        return any(architecture in f.architectures and format_id in f.formats for f in self.fits)
+
+    def fit(self, architecture: str, format_id: str) -> Fit:
+        """The fit for an architecture and a format. Raises PerfModelError naming the kernels that have one."""
+        for candidate in self.fits:
+            if architecture in candidate.architectures and format_id in candidate.formats:
+                return candidate
+        others = [p.id for p in profiles() if p.kind != "ideal" and p.supports(architecture, format_id)]
+        here = sorted({f for fit in self.fits if architecture in fit.architectures for f in fit.formats})
+        mend = f"Kernels that run it: {', '.join(others)}." if others else "No kernel profile runs it."
+        mend += f" {self.id} on {architecture} runs {', '.join(here)}." if here else f" {self.id} has nothing for {architecture}."
+        raise PerfModelError(f"{self.id} has no {format_id} kernel on {architecture}", field="kernel", mend=mend)
+
+
+def profile_ids() -> list[str]:
+    """Ids of all profiles, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_profile(name: str) -> Profile:
+    """The profile with this id, or of this YAML file. Raises PerfModelError with the nearest ids."""
+    if name.endswith((".yaml", ".yml")):
+        return _read(Path(name))
+    if name not in profile_ids():
+        raise PerfModelError("no such kernel profile", field="kernel", value=name, mend=did_you_mean(name, [*profile_ids(), "auto"]))
+    return _bundled(name)
+
+
+def profiles() -> list[Profile]:
+    """All bundled profiles."""
+    return [_bundled(name) for name in profile_ids()]
+
+
+@lru_cache(maxsize=64)
+def _bundled(name: str) -> Profile:
+    return _read(FOLDER / f"{name}.yaml")
+
+
+def _read(path: Path) -> Profile:
+    return load_model(Profile, path, id=path.stem)

@@ -1,0 +1,48 @@
+"""Tokens per expert from a file."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError
+from perfmodel.files import read_text
+from perfmodel.workload.expectation import Array
+
+MEND = "Give a CSV (one count a line or comma-separated, or a header `tokens`) or a one-dimensional .npy."
+
+
+@lru_cache(maxsize=16)
+def read_counts(path: str, experts: int) -> Array:
+    """Counts [experts] from a CSV or .npy. Raises PerfModelError for words, negatives, another length, or no token at all."""
+    values = _from_npy(path) if path.endswith(".npy") else _from_csv(path)
+    if values.ndim != 1 or values.size != experts:
+        raise PerfModelError(f"holds {values.size} counts, the layer has {experts} experts", file=path, mend=MEND)
+    if not np.isfinite(values).all() or (values < 0).any():
+        at = int(np.flatnonzero(~np.isfinite(values) | (values < 0))[0])
+        raise PerfModelError("a count is negative or not finite", file=path, field=f"expert {at}", value=float(values[at]), mend=MEND)
+    if values.sum() <= 0:
+        raise PerfModelError("holds no token", file=path, mend="At least one expert must have tokens.")
+    return values
+
+
+def _from_npy(path: str) -> Array:
+    try:
+        return np.asarray(np.load(Path(path), allow_pickle=False), dtype=float)
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        raise PerfModelError("is not a NumPy array of numbers", file=path, mend=MEND) from error
+
+
+def _from_csv(path: str) -> Array:
+    values: list[float] = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        words = [word.strip() for word in line.split(",") if word.strip()]
+        if not words or line.lstrip().startswith("#") or (number == 1 and words == ["tokens"]):
+            continue
+        try:
+            values += [float(word) for word in words]
+        except ValueError as error:
+            raise PerfModelError("is not a number", file=path, line=number, value=line.strip(), mend=MEND) from error
+    return np.asarray(values)

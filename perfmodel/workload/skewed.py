@@ -1,0 +1,184 @@
+"""Skewed routing: token counts drawn from a power law or read from a file, and experts of unequal popularity (Zipf)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError
+from perfmodel.workload.counts import read_counts
+from perfmodel.workload.expectation import Array, expected_active, expected_tiles
+from perfmodel.workload.loads import CountLoad, Load
+from perfmodel.workload.placement import place
+from perfmodel.workload.routing import Problem, Routing
+
+DRAWS = 5
+"""Samples of the power law that are averaged, as in the public collector of measurements."""
+SEED = 20260101
+
+
+@dataclass(frozen=True)
+class UnequalLoad:
+    """Local experts that tokens pick with unequal chances: `probability` [n, local experts], `draws` tokens [n]."""
+
+    draws: Array
+    probability: Array
+    tokens: Array
+
+    @property
+    def pairs(self) -> Array:
+        """Expected pairs."""
+        total: Array = self.draws * self.probability.sum(-1)
+        return total
+
+    @property
+    def active(self) -> Array:
+        """Expected experts with tokens."""
+        total: Array = expected_active(self.draws[:, None], self.probability).sum(-1)
+        return total
+
+    def tiles(self, rows: int) -> Array:
+        """Expected tiles."""
+        draws = np.broadcast_to(self.draws[:, None], self.probability.shape)
+        each = expected_tiles(draws.ravel(), self.probability.ravel(), (rows,))[0]
+        total: Array = each.reshape(self.probability.shape).sum(-1)
+        return total
+
+
+@dataclass(frozen=True)
+class JoinedLoad:
+    """Loads of several groups of rows put back into the order of the rows: `parts` are (row index, load)."""
+
+    parts: tuple[tuple[np.ndarray, Load], ...]
+
+    def _join(self, values: list[Array]) -> Array:
+        out = np.empty(sum(index.size for index, _ in self.parts))
+        for (index, _), value in zip(self.parts, values, strict=True):
+            out[index] = value
+        return out
+
+    @property
+    def pairs(self) -> Array:
+        """Pairs."""
+        return self._join([load.pairs for _, load in self.parts])
+
+    @property
+    def active(self) -> Array:
+        """Experts with tokens."""
+        return self._join([load.active for _, load in self.parts])
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens with an expert on the rank."""
+        return self._join([load.tokens for _, load in self.parts])
+
+    def tiles(self, rows: int) -> Array:
+        """Tiles."""
+        return self._join([load.tiles(rows) for _, load in self.parts])
+
+
+def skewed_load(routing: Routing, problem: Problem) -> Load:
+    """The busiest rank's load, one group of rows of the same experts, top-k and ranks at a time."""
+    keys = np.stack([problem.experts, problem.topk, problem.ep], axis=1).astype(int)
+    unique, group = np.unique(keys, axis=0, return_inverse=True)
+    parts: list[tuple[np.ndarray, Load]] = []
+    for number, (experts, topk, ep) in enumerate(unique.tolist()):
+        index = np.flatnonzero(group.ravel() == number)
+        parts.append((index, _one_shape(routing, problem.tokens[index], experts, topk, ep)))
+    return parts[0][1] if len(parts) == 1 else JoinedLoad(tuple(parts))
+
+
+def _one_shape(routing: Routing, tokens: Array, experts: int, topk: int, ep: int) -> Load:
+    if routing.kind == "zipf":
+        chance = zipf_probability(experts, topk, routing.parameter)
+        local = place(np.broadcast_to(chance, (tokens.size, 1, experts)), ep, routing.placement, routing.redundant)[:, 0]
+        return UnequalLoad(tokens, np.minimum(local, 1.0), _touched(tokens, tokens * local.sum(-1), topk))
+    if routing.kind == "counts":
+        assert routing.file is not None
+        counts = scaled_counts(read_counts(routing.file, experts), tokens, topk)
+    else:
+        counts = powerlaw_counts(tokens, experts, topk, routing.parameter)
+    local = place(counts, ep, routing.placement, routing.redundant)
+    return CountLoad(local, _touched(tokens, local.sum(-1).mean(-1), topk))
+
+
+def _touched(tokens: Array, pairs: Array, topk: int) -> Array:
+    """Tokens with at least one of their `topk` experts on a rank that computes `pairs` pairs, its experts chosen independently."""
+    share = np.minimum(pairs / (tokens * topk), 1.0)
+    return np.minimum(tokens * -np.expm1(topk * np.log1p(-np.minimum(share, 1 - 1e-15))), pairs)
+
+
+def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float) -> Array:
+    """Tokens per expert [n, DRAWS, experts] under the power law of the public measurements.
+
+    Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n, the sum mended.
+    """
+    uniform = np.random.default_rng(SEED).random((DRAWS, experts))
+    few = tokens * topk <= experts
+    low, high = np.where(few, 0.01, 1.0), np.where(few, 2.0, np.maximum(0.8 * tokens, 1.0 + 1e-9))
+    low, high = low[:, None, None], high[:, None, None]
+    if abs(alpha - 1.0) < 1e-9:
+        drawn = low * (high / low) ** uniform
+    else:
+        power = 1.0 - alpha
+        drawn = (low**power + uniform * (high**power - low**power)) ** (1.0 / power)
+    total = (tokens * topk)[:, None, None]
+    counts = np.rint(drawn / drawn.sum(-1, keepdims=True) * total)
+    return _mend_sum(np.minimum(counts, tokens[:, None, None]), tokens, topk)
+
+
+def _mend_sum(counts: Array, tokens: Array, topk: int) -> Array:
+    """Bring the sum to n k, in the order of the experts, no count under 0 or over n."""
+    cap = tokens[:, None, None]
+    counts = counts.copy()
+    for _ in range(64):
+        missing = (tokens * topk)[:, None] - counts.sum(-1)
+        if not missing.any():
+            break
+        add = missing[..., None] > 0
+        open_ = np.where(add, counts < cap, counts > 0)
+        order = np.cumsum(open_, axis=-1)
+        share = np.maximum(np.floor(np.abs(missing) / np.maximum(open_.sum(-1), 1)), 1.0)[..., None]
+        chosen = open_ & (order * share <= np.abs(missing)[..., None])
+        step = np.where(add, np.minimum(share, cap - counts), -np.minimum(share, counts))
+        counts += np.where(chosen, step, 0.0)
+    return counts
+
+
+def scaled_counts(counts: Array, tokens: Array, topk: int) -> Array:
+    """Counts of a file [experts] scaled to n k pairs for each n of `tokens`, by largest remainder: [n, 1, experts].
+
+    Raises PerfModelError where an expert would get more tokens than there are (a token visits an expert once).
+    """
+    exact = counts / counts.sum() * (tokens * topk)[:, None]
+    whole = np.floor(exact)
+    left = np.rint((tokens * topk)[:, None] - whole.sum(-1, keepdims=True))
+    rank = np.argsort(np.argsort(-(exact - whole), axis=-1, kind="stable"), axis=-1, kind="stable")
+    whole += rank < left
+    if (whole > tokens[:, None]).any():
+        worst = int(np.argmax(counts))
+        raise PerfModelError(
+            f"expert {worst} holds {counts[worst] / counts.sum():.0%} of the pairs, more than one visit of each token (1/top-{topk})",
+            field="routing",
+            mend="Check the counts: they are tokens per expert, top-k of them a token.",
+        )
+    return whole[:, None, :]
+
+
+@lru_cache(maxsize=256)
+def zipf_probability(experts: int, topk: int, exponent: float) -> Array:
+    """Chance that a token picks each expert when popularity falls as rank^-exponent and its top-k experts differ.
+
+    Conditional-Poisson form q = 1 - exp(-c p), c such that the chances sum to top-k.
+    """
+    from scipy.optimize import brentq
+
+    popularity = np.arange(1, experts + 1, dtype=float) ** -exponent
+    popularity /= popularity.sum()
+    if topk >= experts:
+        return np.ones(experts)
+    excess = lambda log_c: float(-np.expm1(-np.exp(log_c) * popularity).sum() - topk)  # noqa: E731
+    chance: Array = -np.expm1(-np.exp(brentq(excess, -20.0, 60.0)) * popularity)
+    return chance
