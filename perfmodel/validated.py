@@ -38,16 +38,18 @@ def explain(error: ValidationError, kind: type[BaseModel], *, file: str | Path |
     """The first of pydantic's complaints as a PerfModelError; further ones are counted and named in the mend."""
     details = error.errors(include_url=False)
     first, rest = details[0], details[1:]
-    location = tuple(part for part in first["loc"] if not _is_tag(part))
+    context = first.get("ctx", {})  # validators of ours may name field, value and mend in a PydanticCustomError
+    location = tuple(context["field"].split(".")) if "field" in context else tuple(part for part in first["loc"] if not _is_tag(part))
     field = ".".join(str(part) for part in location)
-    mend = _mend(first, kind, location)
+    mend = context.get("mend") or _mend(first, kind, location)
     if rest:
         others = list(dict.fromkeys(".".join(str(p) for p in d["loc"] if not _is_tag(p)) for d in rest))
         others = [o for o in others if o != field][:4]
         mend += f" Also wrong: {', '.join(others)}." if others else ""
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if message[:1].isupper() and not message[:2].isupper() else message
-    value = first["input"] if first["type"] != "missing" and not isinstance(first["input"], dict | BaseModel) else None
+    shown = context.get("value", first["input"])
+    value = shown if first["type"] != "missing" and not isinstance(shown, dict | BaseModel) else None
     return PerfModelError(message, file=file, line=line_of(text, location) if text else None, field=field or None, value=value, mend=mend)
 
 
@@ -69,7 +71,8 @@ def _fields_at(kind: type[BaseModel], location: tuple[object, ...]) -> list[str]
     for part in location:
         info = kind.model_fields.get(str(part))
         inner = info.annotation if info else None
-        models = [a for a in (inner, *getattr(inner, "__args__", ())) if isinstance(a, type) and issubclass(a, BaseModel)]
+        candidates = (getattr(a, "__origin__", a) for a in (inner, *getattr(inner, "__args__", ())))  # Optional and Annotated taken off
+        models = [a for a in candidates if isinstance(a, type) and issubclass(a, BaseModel)]
         if not models:
             return []
         kind = models[0]

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.files import load_yaml, read_text
+from perfmodel.hardware.fields import apply_changes, parse_changes
 from perfmodel.hardware.spec import GpuSpec
+from perfmodel.hardware.whatif import consequences
 from perfmodel.validated import validate
 
 
@@ -40,4 +42,10 @@ def load_gpu(id_or_path: str | Path, changes: Sequence[str] = ()) -> GpuSpec:
     """
     path = find_gpu(id_or_path)
     text = read_text(path)
-    return validate(GpuSpec, load_yaml(path, text), file=path, text=text)
+    data = load_yaml(path, text)
+    gpu = validate(GpuSpec, data, file=path, text=text)
+    if not changes:
+        return gpu
+    asked = parse_changes(changes)
+    derived, notes = consequences(gpu, asked)
+    return validate(GpuSpec, apply_changes(data, [*asked, *derived])).with_notes(notes)

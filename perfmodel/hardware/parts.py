@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
-from perfmodel.hardware.quantity import GB, FlopPerClock, GBps, KiB, Mhz, MiB, Nanoseconds, Number, Quantity, Tflops, Watts
+from perfmodel.hardware.quantity import GB, FlopPerClock, Fraction, GBps, KiB, Mhz, MiB, Nanoseconds, Number, Tflops, Watts
 from perfmodel.validated import Strict
 
+T = TypeVar("T")
 Instruction = Literal["mma", "wgmma", "tcgen05", "mma-block-scale", "cp-async", "tma", "multicast"]
 
 
@@ -20,8 +21,8 @@ class Memory(Strict):
     """Decimal GB of what the driver shows, not the marketing figure."""
     bandwidth_GBps: GBps
     """Peak of the interface."""
-    measured_read_GBps: GBps | None = None
-    """What a plain read of a large buffer reaches."""
+    read_efficiency: Fraction | None = None
+    """Part of the peak bandwidth that a plain read of a large buffer reaches."""
     latency_ns: Nanoseconds | None = None
     """Load-to-use latency of a miss in L2."""
 
@@ -29,7 +30,7 @@ class Memory(Strict):
 class L2(Strict):
     """Level-2 cache."""
 
-    capacity_MiB: MiB
+    capacity_MiB: MiB | None = None
     near_capacity_MiB: MiB | None = None
     """Capacity for data that all SMs read, where the halves of a partitioned L2 each keep a copy."""
     bandwidth_GBps: GBps | None = None
@@ -38,34 +39,36 @@ class L2(Strict):
     """Load-to-use latency of a hit."""
 
 
-class DenseTflops(Strict):
-    """Dense peak for each arithmetic type, accumulating in fp32 (int32 for the integers)."""
+class PerMathType(Strict, Generic[T]):
+    """One `T` for each arithmetic type of the tensor units that has one."""
 
-    fp16: Tflops | None = None
-    bf16: Tflops | None = None
-    tf32: Tflops | None = None
-    fp8: Tflops | None = None
-    fp6: Tflops | None = None
-    fp4: Tflops | None = None
-    int8: Tflops | None = None
-    int4: Tflops | None = None
+    fp16: T | None = None
+    bf16: T | None = None
+    tf32: T | None = None
+    fp8: T | None = None
+    fp6: T | None = None
+    fp4: T | None = None
+    int8: T | None = None
+    int4: T | None = None
 
 
-class SparseTflops(DenseTflops):
+MATH_TYPES = tuple(PerMathType.model_fields)
+
+
+class DenseTflops(PerMathType[Tflops]):
+    """Dense rate for each arithmetic type, accumulating in fp32 (int32 for the integers)."""
+
+
+class SparseTflops(PerMathType[Tflops]):
     """Peak with 2:4 structured sparsity. Never used for a dense layer; here so that nobody takes it for the dense one."""
 
 
-class FlopPerClockPerSm(Strict):
+class FlopPerClockPerSm(PerMathType[FlopPerClock]):
     """Dense rate of one SM for each arithmetic type: the independent figure that the peaks are checked against."""
 
-    fp16: FlopPerClock | None = None
-    bf16: FlopPerClock | None = None
-    tf32: FlopPerClock | None = None
-    fp8: FlopPerClock | None = None
-    fp6: FlopPerClock | None = None
-    fp4: FlopPerClock | None = None
-    int8: FlopPerClock | None = None
-    int4: FlopPerClock | None = None
+
+class PeakExceptions(PerMathType[str]):
+    """Types whose peak does not follow from clock and SMs, each with the reason."""
 
 
 class VectorTflops(Strict):
@@ -82,8 +85,7 @@ class Compute(Strict):
     sm_count: Number
     dense_tflops: DenseTflops
     flop_per_clock_per_sm: FlopPerClockPerSm
-    peak_exceptions: dict[str, str] = Field(default_factory=dict)
-    """Types whose peak does not follow from clock and SMs, each with the reason."""
+    peak_exceptions: PeakExceptions = PeakExceptions()
     sparse_tflops: SparseTflops | None = None
     vector_tflops: VectorTflops | None = None
     measured_gemm_tflops: DenseTflops | None = None
@@ -147,6 +149,3 @@ class Node(Strict):
     gpus_per_node: Number
     nvlink_domain: Number
     """GPUs that reach each other by NVLink."""
-
-
-__all__ = ["L2", "Clock", "Compute", "DenseTflops", "Link", "Links", "Memory", "Node", "Power", "Quantity", "Sm"]

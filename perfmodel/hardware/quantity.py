@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from perfmodel.validated import Strict
 
 Status = Literal["datasheet", "measured", "derived", "estimated", "user"]
 
 USER_SOURCE = "given by the user"
+NUMBER_ALONE = "Write the number alone: the unit stands in the field's name."
 
 
-class Sourced(Strict):
-    """What every quantity carries besides its value."""
+class Quantity(Strict):
+    """A number in the unit that the name of its field ends with. A bare number in a user's own file gets the status `user`."""
 
+    value: float
     source: str = Field(min_length=3)
     """Where the value comes from; both sources where two disagree."""
     status: Status
@@ -26,17 +28,15 @@ class Sourced(Strict):
     @model_validator(mode="before")
     @classmethod
     def _bare_number_is_the_users(cls, data: Any) -> Any:
-        """A bare number in a user's own file needs no ceremony."""
-        return data if isinstance(data, dict | Sourced) else {"value": data, "source": USER_SOURCE, "status": "user"}
+        if isinstance(data, Quantity):
+            return data
+        value = data.get("value", 0) if isinstance(data, dict) else data
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise PydanticCustomError("not_a_number", "must be a number", {"value": value, "mend": NUMBER_ALONE})
+        return data if isinstance(data, dict) else {"value": value, "source": USER_SOURCE, "status": "user"}
 
 
-class Quantity(Sourced):
-    """A number in the unit that the name of its field ends with."""
-
-    value: float
-
-
-class Count(Sourced):
+class Count(Quantity):
     """A whole number of things."""
 
     value: int
@@ -50,10 +50,11 @@ class Between:
     high: float
     unit: str = ""
 
-    def check(self, quantity: Quantity | Count) -> Quantity | Count:
-        """`quantity` itself. Raises ValueError where it is out of bounds."""
+    def check(self, quantity: Quantity) -> Quantity:
+        """`quantity` itself. Raises PydanticCustomError where it is out of bounds."""
         if not self.low <= quantity.value <= self.high:
-            raise ValueError(f"{quantity.value:g} is out of range: {self.low:,g} to {self.high:,g} {self.unit}".strip())
+            mend = f"Give {self.low:,g} to {self.high:,g} {self.unit}".rstrip() + "."
+            raise PydanticCustomError("out_of_range", "out of range", {"value": quantity.value, "mend": mend})
         return quantity
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -62,9 +63,9 @@ class Between:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """A bare number within the bounds, or the object with source and status."""
         sourced = handler(schema)
-        whole = "integer" if sourced.get("$ref", "").endswith("Count") else "number"
+        kind = "integer" if sourced.get("$ref", "").endswith("Count") else "number"
         bounds = {"minimum": self.low, "maximum": self.high}
-        return {"anyOf": [{"type": whole, **bounds}, {"allOf": [sourced], "properties": {"value": bounds}}]}
+        return {"anyOf": [{"type": kind, **bounds}, {"allOf": [sourced], "properties": {"value": bounds}}]}
 
 
 GB = Annotated[Quantity, Between(0.1, 1e5, "GB")]
@@ -76,4 +77,5 @@ Nanoseconds = Annotated[Quantity, Between(1, 1e5, "ns")]
 MiB = Annotated[Quantity, Between(0.1, 1e5, "MiB")]
 KiB = Annotated[Quantity, Between(1, 1e5, "KiB")]
 Watts = Annotated[Quantity, Between(1, 1e5, "W")]
+Fraction = Annotated[Quantity, Between(0.01, 1)]
 Number = Annotated[Count, Between(1, 1e6)]

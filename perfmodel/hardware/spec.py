@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from perfmodel.errors import PerfModelError
-from perfmodel.hardware.checks import contradiction
+from perfmodel.hardware.checks import contradictions
 from perfmodel.hardware.parts import L2, Clock, Compute, Link, Links, Memory, Node, Power, Sm
-from perfmodel.hardware.quantity import Count, Quantity
+from perfmodel.hardware.quantity import Quantity
 from perfmodel.units import GB, GBPS, KIB, MHZ, MIB, NANOSECOND, TFLOPS
 from perfmodel.validated import Strict
 
@@ -34,15 +36,33 @@ class GpuSpec(Strict):
     power: Power
     links: Links
     node: Node
-    notes: tuple[str, ...] = Field(default=(), exclude=True, json_schema_extra={"readOnly": True})
-    """What a what-if rescaled. Not part of the file."""
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    @field_validator("compute_capability", mode="before")
+    @classmethod
+    def _in_quotes(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise PydanticCustomError(
+                "not_text", "must be text", {"mend": 'Write it in quotes, "10.0" say: as numbers, 10.0 and 10 are the same.'}
+            )
+        return value
 
     @model_validator(mode="after")
     def _facts_agree(self) -> GpuSpec:
-        problem = contradiction(self.compute, self.clock, self.memory, self.sm)
-        if problem:
-            raise ValueError(problem)
+        for field, problem, mend in contradictions(self.compute, self.clock, self.sm):
+            raise PydanticCustomError("contradiction", "{problem}", {"problem": problem, "field": field, "mend": mend})
         return self
+
+    def with_notes(self, notes: Iterable[str]) -> GpuSpec:
+        """This GPU, saying what a what-if changed beside what it was asked to."""
+        copy = self.model_copy()
+        copy._notes = tuple(notes)
+        return copy
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a what-if rescaled, a sentence each. Empty for a file as it stands."""
+        return self._notes
 
     @property
     def math_types(self) -> tuple[str, ...]:
@@ -51,12 +71,10 @@ class GpuSpec(Strict):
 
     def peak_flops(self, math_type: str) -> float:
         """Dense peak in FLOP/s for an arithmetic type. Raises PerfModelError naming the types that this GPU has."""
-        peak: Quantity | None = getattr(self.compute.dense_tflops, math_type) if math_type in self.math_types else None
-        if peak is None:
-            mend = did_you_mean(math_type, self.math_types)
-            raise PerfModelError(
-                f"{self.id} has no tensor units for this arithmetic type", field="compute.dense_tflops", value=math_type, mend=mend
-            )
+        if math_type not in self.math_types:
+            problem, mend = f"{self.id} has no tensor units for this arithmetic type", f"It has {', '.join(self.math_types)}."
+            raise PerfModelError(problem, field="compute.dense_tflops", value=math_type, mend=mend)
+        peak: Quantity = getattr(self.compute.dense_tflops, math_type)
         return peak.value * TFLOPS
 
     @property
@@ -85,9 +103,9 @@ class GpuSpec(Strict):
         return self.memory.bandwidth_GBps.value * GBPS
 
     @property
-    def dram_measured_bandwidth(self) -> float | None:
-        """B/s that a plain read reaches."""
-        return _si(self.memory.measured_read_GBps, GBPS)
+    def dram_read_efficiency(self) -> float | None:
+        """Part of the peak bandwidth that a plain read of a large buffer reaches."""
+        return _si(self.memory.read_efficiency, 1.0)
 
     @property
     def dram_capacity(self) -> float:
@@ -165,7 +183,7 @@ class GpuSpec(Strict):
         return self.node.gpus_per_node.value
 
 
-def _si(quantity: Quantity | Count | None, unit: float) -> float | None:
+def _si(quantity: Quantity | None, unit: float) -> float | None:
     return None if quantity is None else quantity.value * unit
 
 
