@@ -48,9 +48,11 @@ def read_text(path: str | Path) -> str:
     """The text of a small UTF-8 file. Raises PerfModelError for a missing, unreadable, binary or huge one, or a folder."""
     path = Path(path)
     try:
-        if path.is_file() and path.stat().st_size > MAX_BYTES:
+        with path.open("rb") as stream:  # bounded, so that a device such as /dev/zero ends too
+            raw = stream.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
             raise PerfModelError(f"is larger than {MAX_BYTES >> 20} MiB", file=path, mend="Give the specification file itself.")
-        return path.read_bytes().decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PerfModelError("is not UTF-8 text", file=path, mend="Save it as UTF-8.") from error
     except OSError as error:
