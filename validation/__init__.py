@@ -1,1 +1,1 @@
-"""Predictions held against measurements: cited tables, CSV files, runs."""
+"""Measured data held against the model: reading, flagging, scoring."""
