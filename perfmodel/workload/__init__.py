@@ -27,9 +27,24 @@ def load_model(name: str | Path) -> ModelSpec:
         from perfmodel.workload.model import ModelSpec
 
         return read(ModelSpec, _bundled() / f"{text}.yaml", id=text)
+    if _looks_like_path(text):
+        from perfmodel.workload.huggingface import import_config
+
+        return import_config(text)
     from perfmodel.errors import PerfModelError, did_you_mean
 
-    raise PerfModelError("no such model", field="MODEL", value=text, mend=did_you_mean(text, model_ids()))
+    mend = f"{did_you_mean(text, model_ids())} Or give a path to a config.json, or layer:hidden=..,inter=..,experts=..,topk=..."
+    raise PerfModelError("no such model", field="MODEL", value=text, mend=mend)
+
+
+def _looks_like_path(text: str) -> bool:
+    """Anything with a separator or the suffix of a config, so that a mistyped path is reported as such; else a file that is there."""
+    if "/" in text or "\\" in text or text.endswith(".json"):
+        return True
+    try:
+        return bool(text) and Path(text).exists()
+    except (OSError, ValueError):  # a name too long, a null byte
+        return False
 
 
 def _bundled() -> Path:

@@ -1,0 +1,139 @@
+"""The FORMAT of a model's experts (or else of its other linear layers), from what its checkpoint says about quantisation.
+
+Read in this order: the layers that a mixed checkpoint lists, ModelOpt's algorithm, compressed-tensors' groups, the method's own fields.
+Sources: the config classes of ModelOpt, compressed-tensors and transformers' quantizers.
+"""
+
+from __future__ import annotations
+
+from perfmodel.workload.huggingface.fields import Fields
+
+ALGORITHMS = {
+    "FP8": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_BLOCK_SCALES": "fp8-block",
+    "FP8_PB_WO": "fp8-block",
+    "FP8_PB_REAL": "fp8-block",
+    "MXFP8": "mxfp8",
+    "NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
+    "W4A16_NVFP4": "nvfp4-w4a16",
+    "MXFP4": "mxfp4",
+    "W4A8_MXFP4_FP8": "mxfp4-w4a8",
+    "W4A16_MXFP4": "mxfp4-w4a16",
+    "INT4_AWQ": "int4-w4a16",
+    "W4A16_AWQ": "int4-w4a16",
+    "W4A8_AWQ": "w4afp8-int4",
+    "INT8_SQ": "int8",
+    "W8A8_SQ_PER_CHANNEL": "int8",
+}
+"""ModelOpt's `quant_algo` and the FORMAT it means."""
+
+GROUPS: dict[tuple[str, int, int | None, tuple[str, int] | None], str] = {
+    ("float", 4, 16, ("float", 4)): "nvfp4",
+    ("float", 4, 16, None): "nvfp4-w4a16",
+    ("float", 4, 32, ("float", 4)): "mxfp4",
+    ("float", 4, 32, ("float", 8)): "mxfp4-w4a8",
+    ("float", 4, 32, None): "mxfp4-w4a16",
+    ("float", 8, 32, ("float", 8)): "mxfp8",
+    ("float", 8, None, ("float", 8)): "fp8",
+    ("int", 8, None, ("int", 8)): "int8",
+}
+"""compressed-tensors: type, bits and group size of the weights, type and bits of the activations."""
+
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
+
+
+def weight_format(config: Fields, quantization: Fields | None, side_file: Fields | None, has_experts: bool) -> str | None:
+    """The FORMAT id; None with a note where it is not understood.
+
+    `quantization` is the config's own table, `side_file` the `quantization` table of hf_quant_config.json, which goes first.
+    """
+    for table in (side_file, quantization):
+        if table is not None:
+            return _format_of(table, config, has_experts)
+    dtype = config.text("dtype", "torch_dtype")
+    if dtype is None:
+        config.note("neither dtype nor quantization_config: the format of the weights is not given")
+    elif dtype not in DTYPES:
+        config.note(f"dtype {dtype[:40]!r} is no format that is modelled")
+    return DTYPES.get(dtype or "")
+
+
+def _format_of(table: Fields, config: Fields, has_experts: bool) -> str | None:
+    algorithm = table.text("moe_quant_algo") if has_experts else None
+    algorithm = algorithm or table.text("quant_algo")
+    if algorithm == "MIXED_PRECISION":
+        algorithm = _listed_algorithm(table, has_experts)
+    if algorithm is not None:
+        return _known(table, f"quant_algo {algorithm[:40]}", ALGORITHMS.get(algorithm.upper()))
+    if table.has("config_groups"):
+        return _compressed_tensors(table, has_experts)
+    method = table.text("quant_method")
+    if method is None:
+        table.note("quantization_config without quant_method or quant_algo: the format of the weights is not understood")
+        return None
+    return _known(table, f"quant_method {method[:40]}", _by_method(table, config, method, has_experts))
+
+
+def _known(table: Fields, what: str, format_id: str | None) -> str | None:
+    if format_id is None:
+        table.note(f"{what}: its format is not understood")
+    return format_id
+
+
+def _listed_algorithm(table: Fields, has_experts: bool) -> str:
+    """The algorithm that a mixed checkpoint lists for its routed experts, else for its MLPs."""
+    layers = table.table("quantized_layers")
+    names = list(layers.table_of) if layers else []
+    routed = [n for n in names if "expert" in n and "shared" not in n] if has_experts else [n for n in names if ".mlp." in n]
+    found = {(layers.table(n) or layers).text("quant_algo") for n in routed} if layers else set()
+    if len(found) == 1 and (algorithm := found.pop()) is not None:
+        return algorithm
+    return "MIXED_PRECISION"
+
+
+def _compressed_tensors(table: Fields, has_experts: bool) -> str | None:
+    """The format of the group that holds the experts (or the MLPs), which a lone group does."""
+    groups = table.table("config_groups")
+    tables = [g for name in (groups.table_of if groups else ()) if groups and (g := groups.table(name))]
+    wanted = [g for g in tables if _targets(g, "expert" if has_experts else "mlp")] if len(tables) > 1 else tables
+    found = {_group_format(g) for g in wanted}
+    return _known(table, "config_groups", found.pop() if len(found) == 1 else None)
+
+
+def _targets(group: Fields, word: str) -> bool:
+    names = [t for t in group.items("targets") or [] if isinstance(t, str)]
+    return any(word in t and "shared" not in t for t in names) or "Linear" in names
+
+
+def _group_format(group: Fields) -> str | None:
+    weights, activations = group.table("weights"), group.table("input_activations")
+    if weights is None:
+        return None
+    kind, bits = weights.text("type") or "", weights.count("num_bits") or 0
+    size = weights.count("group_size")
+    reads = ((activations.text("type") or "", activations.count("num_bits") or 0)) if activations else None
+    if kind == "int" and bits == 4:
+        return {None: "int4-w4a16", ("float", 8): "w4afp8-int4"}.get(reads)
+    if weights.has("block_structure"):
+        return "fp8-block" if (kind, bits, weights.numbers("block_structure")) == ("float", 8, [128, 128]) else None
+    return GROUPS.get((kind, bits, size, reads))
+
+
+def _by_method(table: Fields, config: Fields, method: str, has_experts: bool) -> str | None:
+    """Methods whose fields name no algorithm."""
+    if method == "fp8":
+        if has_experts and config.text("expert_dtype") == "fp4":  # DeepSeek-V4: E2M1 experts, a UE8M0 scale per 32, FP8 activations
+            return "mxfp4-w4a8"
+        block = table.numbers("weight_block_size")
+        return "fp8" if block is None else "fp8-block" if block == [128, 128] else None
+    if method == "mxfp4":
+        return "mxfp4-w4a16"
+    if method in ("gptq", "awq"):
+        return "int4-w4a16" if table.count("bits", "w_bit") == 4 else None
+    if method == "fbgemm_fp8":
+        return "fp8"
+    if method == "bitsandbytes" and table.flag("load_in_4bit", "_load_in_4bit"):
+        return "nf4-w4a16" if table.text("bnb_4bit_quant_type") == "nf4" else None
+    return None
