@@ -9,7 +9,7 @@ from perfmodel.workload.huggingface.fields import Fields
 
 _CHECKED = """
 deepseek_ref deepseek_v3 deepseek_v32 deepseek_v4 gemma4 glm_moe_dsa gpt_oss kimi_k2 kimi_k25 llama llama4 mimo mimo_v2_flash minimax_m2
-mixtral nemotron-nas nemotron_h qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_vl qwen3_vl_moe step3p7
+minimax_m3 minimax_m3_vl mixtral nemotron-nas nemotron_h qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_vl qwen3_vl_moe step3p7
 """
 CHECKED = frozenset(_CHECKED.split())
 """Model types whose parameter count from the config was held against the published one."""
