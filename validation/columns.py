@@ -15,7 +15,6 @@ Role = Literal["label", "size", "time"]
 Kind = Literal["layer", "grouped-gemm"]
 
 LARGEST_SIZE = 10**9
-LAUNCHES = ("eager", "graph", "pdl", "persistent")
 
 _WHOLE = re.compile(r"\d{1,10}", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -80,6 +79,13 @@ def parse_routing(text: str) -> str:
     return text
 
 
+def parse_launch(text: str) -> str:
+    """A launch mode: eager, graph, pdl, persistent."""
+    from perfmodel.ops.launch import launch_modes
+
+    return parse_choice(*launch_modes())(text)
+
+
 def parse_name(text: str) -> str:
     """Free text of moderate length: the name of a kernel (which may be one without a profile), or a source."""
     if len(text) > 200 or not text.isprintable():
@@ -98,7 +104,7 @@ LAYER_COLUMNS = (
     _LATENCY,
     Column("gated", "label", parse_choice("true", "false"), default="true"),
     _SOURCE,
-    Column("launch", "label", parse_choice("", *LAUNCHES), default=""),
+    Column("launch", "label", parse_launch, default=""),
 )
 """One whole MoE layer a row; an empty `launch` is the kernel profile's own."""
 

@@ -34,6 +34,14 @@ class Labels:
     def __getitem__(self, row: int) -> str:
         return self.values[int(self.codes[row])]
 
+    @classmethod
+    def join(cls, parts: Sequence[Labels]) -> Labels:
+        """The labels of `parts`, one after the other."""
+        values = tuple(dict.fromkeys(text for part in parts for text in part.values))
+        place = {text: code for code, text in enumerate(values)}
+        moved = [np.array([place[text] for text in part.values], np.int32)[part.codes] for part in parts if len(part.codes)]
+        return cls(np.concatenate([np.empty(0, np.int32), *moved]), values)
+
     def where(self, text: str) -> Mask:
         """Rows that hold `text`."""
         mask: Mask = self.codes == (self.values.index(text) if text in self.values else -1)

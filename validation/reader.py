@@ -45,6 +45,12 @@ def read_about(path: str | Path) -> About:
         return parse_about([line for line in stream if line.startswith("#")])
 
 
+def count_rows(path: str | Path) -> int:
+    """Rows of a bundled table of any columns, comments and header not counted."""
+    with Path(path).open(encoding="utf-8-sig", newline="") as stream:
+        return sum(1 for row in csv.reader(line for line in stream if not line.startswith("#")) if row) - 1
+
+
 def _read(path: Path, stream: IO[str]) -> Measurements:
     lines = _lines(path, stream)
     comments, first = [], ""

@@ -2,66 +2,71 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from perfmodel.validation.flags import is_scored
-from perfmodel.validation.measurements import Floats, Labels, Mask, Measurements, group_ids
+from perfmodel.validation.measurements import Floats, Labels, Mask, group_ids
 
 FAMILY = ("gpu", "kernel", "format")
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
-    """Measurements with a prediction each [s], NaN where there is none, and a flag each."""
+class Comparison:
+    """n measurements, each with a prediction (seconds, NaN where there is none) and a flag ("" for none)."""
 
-    rows: Measurements
-    latency: Floats
+    family: dict[str, Labels]
+    """Labels by the names of FAMILY."""
+    measured: Floats
+    predicted: Floats
     floor: Floats
     low: Floats
     high: Floats
     flags: Labels
 
-    def family_ids(self) -> list[tuple[tuple[str, ...], Mask]]:
-        """Each (gpu, kernel, format) with the mask of its rows, in alphabetical order."""
-        labels = [self.rows.labels[name] for name in FAMILY]
-        ids = group_ids([label.codes for label in labels])
-        _, first = np.unique(ids, return_index=True)
-        families = [(tuple(label[int(row)] for label in labels), ids == ids[row]) for row in first]
-        return sorted(families, key=lambda family: family[0])
+    @classmethod
+    def join(cls, parts: Sequence[Comparison]) -> Comparison:
+        """The rows of `parts`, one part after the other."""
+        return cls(
+            family={name: Labels.join([part.family[name] for part in parts]) for name in FAMILY},
+            measured=np.concatenate([part.measured for part in parts]),
+            predicted=np.concatenate([part.predicted for part in parts]),
+            floor=np.concatenate([part.floor for part in parts]),
+            low=np.concatenate([part.low for part in parts]),
+            high=np.concatenate([part.high for part in parts]),
+            flags=Labels.join([part.flags for part in parts]),
+        )
 
 
-def score(scored: Scored, chosen: Mask | None = None) -> dict[str, Any]:
-    """Counts and errors of the `chosen` rows (all by default).
+def score(rows: Comparison, chosen: Mask | None = None) -> dict[str, Any]:
+    """Counts and errors of the `chosen` rows [n] (all by default).
 
     `n` rows, `scored` of them, `flagged` by reason. Of the scored ones, with e = predicted / measured - 1: `mape`, `median_ape` and
     `p90_ape` of |e|, `bias` the median of e, `coverage80` the share of measurements inside the interval; None where nothing is scored.
     """
-    chosen = np.ones(len(scored.rows), bool) if chosen is None else chosen
-    codes = scored.flags.codes[chosen]
-    reasons = Counter({scored.flags.values[code]: int(n) for code, n in zip(*np.unique(codes, return_counts=True), strict=True)})
-    reasons.pop("", None)
-    counted = chosen & is_scored(scored.flags)
+    chosen = np.ones(len(rows.measured), bool) if chosen is None else chosen
+    codes, counts = np.unique(rows.flags.codes[chosen], return_counts=True)
+    reasons = {rows.flags.values[code]: int(count) for code, count in zip(codes, counts, strict=True) if rows.flags.values[code]}
+    counted = chosen & is_scored(rows.flags)
     return {
         "n": int(chosen.sum()),
         "scored": int(counted.sum()),
         "flagged": sum(reasons.values()),
         "flagged_by": dict(sorted(reasons.items())),
-        **_errors(scored, counted),
+        **_errors(rows, counted),
     }
 
 
-def _errors(scored: Scored, counted: Mask) -> Mapping[str, float | None]:
+def _errors(rows: Comparison, counted: Mask) -> Mapping[str, float | None]:
     if not counted.any():
         return dict.fromkeys(("mape", "median_ape", "p90_ape", "bias", "coverage80"))
-    measured = scored.rows.latency[counted]
-    error = scored.latency[counted] / measured - 1.0
+    measured = rows.measured[counted]
+    error = rows.predicted[counted] / measured - 1.0
     size = np.abs(error)
-    inside = (scored.low[counted] <= measured) & (measured <= scored.high[counted])
+    inside = (rows.low[counted] <= measured) & (measured <= rows.high[counted])
     return {
         "mape": float(size.mean()),
         "median_ape": float(np.median(size)),
@@ -71,6 +76,10 @@ def _errors(scored: Scored, counted: Mask) -> Mapping[str, float | None]:
     }
 
 
-def families(scored: Scored) -> list[dict[str, Any]]:
-    """The score of each (gpu, kernel, format)."""
-    return [dict(zip(FAMILY, names, strict=True)) | score(scored, mask) for names, mask in scored.family_ids()]
+def families(rows: Comparison) -> list[dict[str, Any]]:
+    """The score of each (gpu, kernel, format), in alphabetical order."""
+    labels = [rows.family[name] for name in FAMILY]
+    ids = group_ids([label.codes for label in labels])
+    _, first = np.unique(ids, return_index=True)
+    found = [dict(zip(FAMILY, (label[int(row)] for label in labels), strict=True)) | score(rows, ids == ids[row]) for row in first]
+    return sorted(found, key=lambda family: [family[name] for name in FAMILY])
