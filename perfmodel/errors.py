@@ -45,7 +45,10 @@ class MissingRequirementError(PerfModelError):
 
 def shorten(value: object, limit: int = 80) -> str:
     """`repr(value)` cut to `limit` characters, so that a huge value does not flood the message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a deeply nested {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -9,7 +9,7 @@ from perfmodel.validated import validate
 from perfmodel.workload.huggingface.attention import mixers
 from perfmodel.workload.huggingface.doubts import note_doubts
 from perfmodel.workload.huggingface.feedforward import dense_mlps, moe_layer
-from perfmodel.workload.huggingface.fields import Fields
+from perfmodel.workload.huggingface.fields import Fields, printable
 from perfmodel.workload.huggingface.layers import layer_plan
 from perfmodel.workload.huggingface.quantisation import weight_format
 from perfmodel.workload.huggingface.source import config_file, model_name, read_json, side_file, text_table
@@ -28,8 +28,8 @@ def import_config(path: str | Path) -> ModelSpec:
     hidden = config.need("hidden_size", "n_embd", "d_model")
     moe_layers = sum(layer.moe for layer in plan)
     data: dict[str, Any] = {
-        "id": model_name(file),
-        "source": str(file),
+        "id": printable(model_name(file)),
+        "source": printable(str(file)),
         "hidden": hidden,
         "layers": len(plan),
         "vocab": config.need("vocab_size", "padded_vocab_size"),

@@ -12,6 +12,11 @@ LARGEST_SIZE = 10**9
 T = TypeVar("T")
 
 
+def printable(text: str) -> str:
+    """`text` with control characters and lone surrogates escaped: a config may hold any, a terminal should get none."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class Fields:
     """A JSON object of a config file. Null counts as absent; a size of 0 does too, since configs write it for "none"."""
 
@@ -36,7 +41,7 @@ class Fields:
 
     def note(self, text: str) -> None:
         """Remember something that was not understood or not counted."""
-        if text not in self.notes:
+        if (text := printable(text)) not in self.notes:
             self.notes.append(text)
 
     def count(self, *names: str) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from perfmodel.workload.huggingface.fields import Fields
 
-MOST_LAYERS = 2000
+MOST_LAYERS = 1000
 EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts", "num_routed_experts")
 MIXERS = {
     "full_attention": "full",
@@ -141,7 +141,7 @@ def _by_window(config: Fields, layers: int) -> list[str | None]:
     """One kind for all, or a window from the layer `max_window_layers` on (Qwen2)."""
     if config.count("sliding_window") is None or not config.flag("use_sliding_window", default=True):
         return ["full"] * layers
-    first = config.count("max_window_layers") or 0 if config.flag("use_sliding_window") else 0
+    first = (config.count("max_window_layers") or 0) if config.flag("use_sliding_window") else 0
     return ["sliding" if i >= first else "full" for i in range(layers)]
 
 

@@ -113,11 +113,11 @@ def _group_format(group: Fields) -> str | None:
         return None
     kind, bits = weights.text("type") or "", weights.count("num_bits") or 0
     size = weights.count("group_size")
-    reads = ((activations.text("type") or "", activations.count("num_bits") or 0)) if activations else None
+    reads = (activations.text("type") or "", activations.count("num_bits") or 0) if activations else None
     if kind == "int" and bits == 4:
         return {None: "int4-w4a16", ("float", 8): "w4afp8-int4"}.get(reads)
-    if weights.has("block_structure"):
-        return "fp8-block" if (kind, bits, weights.numbers("block_structure")) == ("float", 8, [128, 128]) else None
+    if weights.has("block_structure"):  # a list, or "128x128" in early files
+        return "fp8-block" if (kind, bits) == ("float", 8) and weights.raw("block_structure") in ([128, 128], "128x128") else None
     return GROUPS.get((kind, bits, size, reads))
 
 

@@ -12,6 +12,8 @@ from perfmodel.workload.huggingface.fields import Fields
 
 TEXT_TABLES = ("text_config", "llm_config", "language_config", "language_model_config", "thinker_config")
 """Where multimodal configs keep their language model, in order of preference."""
+NO_TEXT = ("vision", "visual", "audio", "draft", "mtp")
+"""Words in the names of tables that describe something else."""
 FLATTENED = ("ffn_config", "attn_config")
 """Tables whose fields belong to the model itself (DBRX)."""
 DEEPEST = 4
@@ -19,12 +21,17 @@ DEEPEST = 4
 
 def config_file(path: Path) -> Path:
     """The file at `path`, or config.json in the folder at `path`. Raises PerfModelError where there is neither."""
-    if path.is_dir():
+    mend = "Give the config.json, or the folder that holds it."
+    try:
+        if not path.is_dir():
+            path.stat()
+            return path
         inside = path / "config.json"
-        if not inside.is_file():
-            raise PerfModelError("is a folder without config.json", file=path, mend="Give the config.json, or the folder that holds it.")
-        return inside
-    return path
+        if inside.is_file():
+            return inside
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise PerfModelError(f"cannot read: {getattr(error, 'strerror', None) or error}", file=path, mend=mend) from error
+    raise PerfModelError("is a folder without config.json", file=path, mend=mend)
 
 
 def model_name(path: Path) -> str:
@@ -66,9 +73,27 @@ def text_table(root: Fields, depth: int = 0) -> Fields:
         if inner is not None:
             inner.table_of = inner.table_of | {"model_type": inner.table_of.get("model_type") or root.table_of.get("model_type")}
             return text_table(inner, depth + 1)
+    lone = _lone_table(root)
+    if lone is not None:
+        return lone
     if any(isinstance(root.table_of.get(name), dict) for name in FLATTENED):
         merged = dict(root.table_of)
         for name in FLATTENED:
             merged |= merged.pop(name, None) or {}
         return Fields(merged, root.file, root.prefix, root.notes)
     return root
+
+
+def _lone_table(root: Fields) -> Fields | None:
+    """Where `root` has no sizes of its own: the one table inside it that has, under whatever name; noted, since the name is not known."""
+    if "hidden_size" in root.table_of or "num_hidden_layers" in root.table_of:
+        return None
+    names = [
+        name
+        for name, value in root.table_of.items()
+        if isinstance(value, dict) and {"hidden_size", "num_hidden_layers"} <= value.keys() and not any(word in name for word in NO_TEXT)
+    ]
+    if len(names) != 1:
+        return None
+    root.note(f"{names[0][:40]!r} was taken for the language model: it alone has its sizes")
+    return root.table(names[0])
