@@ -33,7 +33,8 @@ class Stage(Strict):
     """`quantise` stages are charged to quantisation and fall away where activations are 16 bits wide."""
     rows: Literal["tokens", "pairs"]
     """Tokens of the layer, or (token, expert) pairs of the rank."""
-    width: Literal["hidden", "inter"]
+    width: Literal["hidden", "inter", "up"]
+    """hidden, the intermediate width, or all columns of the first GEMM (twice the intermediate width where it is gated)."""
     moves: Annotated[tuple[Literal["bf16", "act", "fp32"], ...], BeforeValidator(_tuple), Field(min_length=1)]
     """Elements read or written for each row and column: bf16 (2 B), fp32 (4 B), act (the format's activations with their scales)."""
 
@@ -109,9 +110,9 @@ class Profile(Strict):
 
     id: str
     name: str
-    kind: Literal["measured", "generic", "ideal"]
+    kind: Literal["measured", "estimated", "generic", "ideal"]
+    """Only `measured` libraries are picked by `auto`."""
     summary: str
-    gated_only: bool = False
     launches: PositiveInt
     """Kernels per layer."""
     token_rows: Literal["all", "touching"] = "touching"

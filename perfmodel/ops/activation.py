@@ -1,0 +1,35 @@
+"""Stages beside the grouped GEMMs: passes over activations, and the router's own work."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from perfmodel.ops.machine import Machine
+from perfmodel.workload.expectation import Array
+
+BF16 = 2.0
+BYTES = {"bf16": BF16, "fp32": 4.0}
+
+
+Kind = Literal["quantise", "move"]
+
+
+def stage_time(kind: Kind, rows: dict[str, Array], widths: dict[str, Array], machine: Machine) -> Array:
+    """Seconds of all stages of one kind: bytes over the stages' bandwidth.
+
+    `rows` counts tokens and pairs, `widths` the columns hidden, inter and up (the rank's share).
+    """
+    total = np.zeros_like(rows["tokens"])
+    for stage in machine.stages:
+        if stage.kind != kind or (kind == "quantise" and not machine.quantises):
+            continue
+        per_element = sum(BYTES.get(element, machine.act_bytes) for element in stage.moves)
+        total = total + rows[stage.rows] * widths[stage.width] * per_element
+    return total / (machine.bandwidth * machine.activation_bandwidth)
+
+
+def routing_time(tokens: Array, experts: Array, topk: Array, machine: Machine) -> Array:
+    """Seconds of top-k and sorting: tokens x (experts + 24 top-k) x the profile's constant."""
+    return tokens * (experts + 24.0 * topk) * machine.routing

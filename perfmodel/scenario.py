@@ -1,0 +1,169 @@
+"""What the user asks - a GPU, a format, a kernel, a routing, a launch mode - resolved and checked, ready to build layers from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.formats import Format, format_ids, get_format
+from perfmodel.hardware import GpuSpec, load_gpu
+from perfmodel.ops.collective import Fabric, fabric
+from perfmodel.ops.launch import LaunchMode, launch_mode
+from perfmodel.ops.machine import Machine, build_machine
+from perfmodel.predict import Layer, LayerRows
+from perfmodel.profiles import Profile, load_profile, profiles
+from perfmodel.workload.expectation import Array
+from perfmodel.workload.routing import Problem, Routing, busiest_load, parse_routing
+
+Comm = Literal["exclude", "include"]
+Clock = Literal["burst", "sustained"]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything but the shape of the layer and the tokens."""
+
+    gpu: GpuSpec
+    format: Format
+    profiles: tuple[Profile, ...]
+    """One, or the candidates of `auto`."""
+    routing: Routing
+    launch: LaunchMode
+    fabric: Fabric | None
+    clock: Clock
+
+    @property
+    def peak(self) -> float:
+        """Dense peak of the units that the format runs on, FLOP/s."""
+        return self.gpu.peak_flops(self.format.math_type(self.gpu.math_types))
+
+    def machine(self, profile: Profile) -> Machine:
+        """The GPU as this profile drives it."""
+        return build_machine(self.gpu, self.format, profile, sustained=self.clock == "sustained")
+
+    def layer(self, rows: LayerRows, profile: Profile) -> tuple[Layer, Array]:
+        """The layer with its busiest rank's load, and that load over the mean rank's."""
+        machine = self.machine(profile)
+        load, imbalance = busiest_load(self.routing, Problem(rows.tokens, rows.experts, rows.topk, rows.ep), machine.tiles.m)
+        launches = machine.launches + (2 if (rows.shared_inter > 0).any() else 0)
+        return Layer(rows, load, machine, self.launch.time(launches), self.fabric), imbalance
+
+
+def resolve(
+    gpu: str | GpuSpec,
+    format: str,
+    kernel: str = "auto",
+    *,
+    routing: str | Routing = "uniform",
+    launch: str = "graph",
+    comm: str = "exclude",
+    clock: str = "burst",
+    changes: Sequence[str] = (),
+) -> Scenario:
+    """Check the user's words and load what they name. Raises PerfModelError with the field, the value and the mend."""
+    spec = gpu if isinstance(gpu, GpuSpec) else load_gpu(gpu, changes)
+    form = get_format(format)
+    form.math_type(spec.math_types)
+    _one_of("comm", comm, get_args(Comm))
+    _one_of("clock", clock, get_args(Clock))
+    if clock == "sustained" and spec.sustained_clock is None:
+        raise PerfModelError(
+            f"the clock that {spec.id} holds under long tensor work is not known",
+            field="clock.sustained_MHz",
+            mend="Add it with --set clock.sustained_MHz=1500, say, or ask for --clock burst.",
+        )
+    return Scenario(
+        gpu=spec,
+        format=form,
+        profiles=choose_profiles(kernel, spec, form),
+        routing=routing if isinstance(routing, Routing) else parse_routing(routing),
+        launch=launch_mode(launch, spec),
+        fabric=fabric(spec) if comm == "include" else None,
+        clock="sustained" if clock == "sustained" else "burst",
+    )
+
+
+def _one_of(field: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise PerfModelError("no such choice", field=field, value=value, mend=did_you_mean(value, choices))
+
+
+def choose_profiles(kernel: str, gpu: GpuSpec, form: Format) -> tuple[Profile, ...]:
+    """The profile of this id, or for `auto` the candidates: measured fits, else fits of measured libraries, else generic-fused.
+
+    Raises PerfModelError where the kernel has nothing for this GPU and format.
+    """
+    if kernel != "auto":
+        profile = load_profile(kernel)
+        profile.fit(gpu.architecture, form.id)
+        return (profile,)
+    able = [p for p in profiles() if p.kind == "measured" and p.supports(gpu.architecture, form.id)]
+    measured = [p for p in able if p.fit(gpu.architecture, form.id).provenance.status == "measured"]
+    return tuple(measured or able) or (load_profile("generic-fused"),)
+
+
+FAMILIES = (
+    ("nvfp4", "nvfp4-w4a16"),
+    ("mxfp4", "mxfp4-w4a8", "mxfp4-w4a16"),
+    ("mxfp8", "fp8", "bf16", "fp16"),
+    ("fp8-block", "fp8", "bf16", "fp16"),
+    ("fp8", "bf16", "fp16"),
+    ("int8", "bf16", "fp16"),
+    ("int4-w4a16",),
+    ("nf4-w4a16",),
+    ("w4afp8-int4", "int4-w4a16"),
+    ("fp16", "bf16"),
+    ("bf16", "fp16"),
+)
+"""Formats that one and the same set of weights allows, the fastest first (fp8 weights widen to bf16 losslessly)."""
+
+
+def default_format(stored: str | None, gpu: GpuSpec) -> str:
+    """The fastest format that the GPU runs natively and the model's weights (`stored`) allow; bf16 weights where unknown.
+
+    W4A8 forms are skipped before Blackwell: their weights would be converted for every multiplication there.
+    """
+    family = next((f for f in FAMILIES if f[0] == stored), (stored,) if stored in format_ids() else ("bf16", "fp16"))
+    for name in family:
+        form = get_format(name or "bf16")
+        native = not form.id.endswith("w4a8") or gpu.architecture.startswith("blackwell")
+        if native and set(form.math) & set(gpu.math_types):
+            return form.id
+    get_format(family[0] or "bf16").math_type(gpu.math_types)  # raises, naming what runs
+    raise AssertionError("unreachable: some format of the family runs")
+
+
+def layer_rows(shape: dict[str, Array], *, gated: bool = True) -> LayerRows:
+    """LayerRows from broadcast columns hidden, inter, experts, topk, tokens, ep, tp (and width, shared_inter). Raises PerfModelError.
+
+    All must be whole and positive, top-k at most the experts, EP a divisor of the experts, TP one of the intermediate sizes.
+    """
+    columns = {name: np.asarray(values, dtype=float) for name, values in shape.items()}
+    for name, values in columns.items():
+        least = 0 if name == "shared_inter" else 1
+        bad = ~(np.isfinite(values) & (values >= least) & (values == np.floor(values)) & (values < 2**40))
+        if bad.any():
+            raise PerfModelError("must be whole and positive", field=name, value=float(values[bad].flat[0]), mend="Give whole numbers from 1.")
+    columns.setdefault("width", columns["hidden"])
+    columns.setdefault("shared_inter", np.zeros_like(columns["hidden"]))
+    rows = LayerRows(**columns, gated=gated)
+    _reject(rows.topk > rows.experts, "topk", rows.topk, "is over the number of experts", "Give a top-k of at most the experts.")
+    _reject(rows.experts % rows.ep != 0, "ep", rows.ep, "does not divide the experts", "Choose a divisor of the number of experts.")
+    for inter in (rows.inter, rows.shared_inter):
+        _reject(inter % rows.tp != 0, "tp", rows.tp, "does not divide the intermediate size", "Choose a divisor of the intermediate size.")
+    return rows
+
+
+def _reject(bad: np.ndarray, field: str, values: Array, problem: str, mend: str) -> None:
+    if bad.any():
+        raise PerfModelError(problem, field=field, value=int(np.broadcast_to(values, bad.shape)[bad].flat[0]), mend=mend)
+
+
+def row_slice(rows: LayerRows, index: np.ndarray) -> LayerRows:
+    """The rows at `index`."""
+    arrays = {name: value[index] for name, value in vars(rows).items() if isinstance(value, np.ndarray)}
+    return replace(rows, **arrays)
