@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 ELEMENT_BLOCK = 32
 """Elements are compared alone under one exact FP32 scale for each so many of them."""
 SHORT = {"native": "", "rescaled": " rs", "dequantised": " dq"}
-LEGEND = """\
-Weights: element, scale / weights that share it (nvfp4: and one FP32 scale a tensor). act.: activations. Range: least over zero, largest.
-SQNR on seeded weights, Gaussian | Student t (4 degrees of freedom). max: largest error, as a share of the largest weight of its block.
-No mark: runs natively. rs: the units multiply the stored elements, the kernel applies the block scales to partial sums.
-dq: the kernel first converts the weights to the type that is multiplied. -: no units for it. some: not on all
-GPUs of the architecture (--json says which)."""
+LEGEND = (
+    "Weights: element, scale / weights that share it (nvfp4: and an FP32 scale a tensor). act.: activations. Range: least, largest.",
+    "SQNR: seeded Gaussian weights, then Student t, 4 degrees of freedom. max: largest error, as a share of the block's largest weight.",
+    "No mark: runs natively. rs: units multiply the stored elements, the kernel applies the block scales to partial sums.",
+    "dq: the kernel first converts the weights to the type that is multiplied. -: no units for it.",
+    "some: not on all GPUs of the architecture (--json says which).",
+)
 
 
 def formats_data(formats: Sequence[Format], gpus: Sequence[GpuSpec]) -> dict[str, Any]:
@@ -108,9 +109,8 @@ def print_formats(data: dict[str, Any], console: Console) -> None:
     console.print(_storage_table(data["formats"]))
     console.print(_arithmetic_table(data["formats"], list(data["architectures"])))
     console.print(_element_table(data["elements"], data["architectures"]))
-    console.print(LEGEND, highlight=False)
-    for architecture, gpus in data["architectures"].items():
-        console.print(f"{architecture}: {', '.join(gpus)}", highlight=False)
+    for line in (*LEGEND, *(f"{architecture}: {', '.join(gpus)}" for architecture, gpus in data["architectures"].items())):
+        console.print(line, highlight=False)
 
 
 def _storage_table(formats: Sequence[dict[str, Any]]) -> Table:
@@ -145,8 +145,8 @@ def _element_table(elements: Sequence[dict[str, Any]], architectures: dict[str, 
 
 def _error_cells(data: dict[str, Any]) -> tuple[str, str, str]:
     """Range of the element, SQNR on both distributions, largest error on either."""
-    sqnr = " | ".join(f"{data['sqnr_db'][name]:.1f}" for name in DISTRIBUTIONS)
-    largest = f"{data['max']:.5g}" if data["max"] < 1e6 else f"{data['max']:.1e}"
+    sqnr = "  ".join(f"{data['sqnr_db'][name]:.1f}" for name in DISTRIBUTIONS)
+    largest = f"{data['max']:.5g}" if data["max"] < 1e6 else f"{data['max']:.0e}"
     return f"{data['min_positive']:.2g}..{largest}", sqnr, f"{100 * max(data['max_error'].values()):.2g}"
 
 
