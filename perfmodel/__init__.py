@@ -1,0 +1,35 @@
+"""Where the FLOPS of a Mixture-of-Experts layer go, microsecond by microsecond, and what would change it.
+
+    import perfmodel
+    result = perfmodel.gap("gpt-oss-20b", "b200", format="nvfp4", tokens=[64, 4096])
+    print(result["rows"][0]["losses"])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfmodel.api import gap as gap
+    from perfmodel.errors import PerfModelError as PerfModelError
+    from perfmodel.hardware import load_gpu as load_gpu
+    from perfmodel.latency import moe_latency as moe_latency
+    from perfmodel.workload import load_model as load_model
+
+_HOME = {
+    "gap": "perfmodel.api",
+    "moe_latency": "perfmodel.latency",
+    "load_gpu": "perfmodel.hardware",
+    "load_model": "perfmodel.workload",
+    "PerfModelError": "perfmodel.errors",
+}
+__all__ = ["PerfModelError", "gap", "load_gpu", "load_model", "moe_latency"]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used: `import perfmodel` alone costs next to nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'perfmodel' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

@@ -1,0 +1,160 @@
+"""The Python API: `perfmodel.gap(...)` returns the object that `perfmodel gap --json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfmodel.causes import NOT_NATIVE
+from perfmodel.errors import PerfModelError
+from perfmodel.explain import Facts, cure, why
+from perfmodel.gap import GapRows, cause_name, gap_rows
+from perfmodel.hardware import load_gpu
+from perfmodel.scenario import Scenario, default_format, layer_rows, resolve
+from perfmodel.units import MICROSECOND, TFLOPS
+from perfmodel.workload import load_model
+from perfmodel.workload.layer import MoeLayer
+from perfmodel.workload.model import ModelSpec
+from perfmodel.workload.routing import parse_routing
+
+DEFAULT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+
+
+def gap(
+    model: str | Path | ModelSpec,
+    gpu: str | Path,
+    *,
+    tokens: int | Sequence[int] = DEFAULT_TOKENS,
+    format: str | None = None,
+    kernel: str = "auto",
+    routing: str | None = None,
+    ep: int = 1,
+    tp: int = 1,
+    launch: str = "graph",
+    comm: str = "exclude",
+    clock: str = "burst",
+    placement: str = "contiguous",
+    redundant: int = 0,
+    against: float | None = None,
+    changes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The gap between the peak and one MoE layer of `model` on `gpu`, a row a token count, every lost microsecond named.
+
+    tokens: entering the layer over the whole expert-parallel group. `against`: another peak, TFLOPS. `changes`: what-ifs such as
+    "memory.bandwidth_GBps=9000". Returns the JSON object of `perfmodel gap`. Raises PerfModelError for anything that does not fit.
+    """
+    spec = model if isinstance(model, ModelSpec) else load_model(model)
+    layer = _moe_layer(spec)
+    gpu_spec = load_gpu(str(gpu), changes)
+    chosen = format or default_format(spec.format, gpu_spec)
+    groups = (layer.n_group, layer.topk_group)
+    kind = routing or ("group-limited" if layer.n_group > 1 else "uniform")
+    parsed = parse_routing(kind, groups=groups, placement=placement, redundant=redundant)  # type: ignore[arg-type]
+    scenario = resolve(gpu_spec, chosen, kernel, routing=parsed, launch=launch, comm=comm, clock=clock)
+    counts = _token_counts(tokens)
+    rows = layer_rows(_columns(layer, counts, ep, tp), gated=layer.gated)
+    peak = None if against is None else _against(against)
+    parts = gap_rows(scenario, rows, peak)
+    return _as_object(scenario, spec, layer, counts, parts, peak)
+
+
+def _moe_layer(spec: ModelSpec) -> MoeLayer:
+    if spec.moe is None:
+        raise PerfModelError("has no MoE layer", field="MODEL", value=spec.id, mend="Choose a Mixture-of-Experts model (`perfmodel models`).")
+    return spec.moe
+
+
+def _token_counts(tokens: int | Sequence[int]) -> list[int]:
+    counts = [tokens] if isinstance(tokens, int | np.integer) else list(tokens)
+    if not counts:
+        raise PerfModelError("no token count given", field="tokens", mend="Give at least one, such as 64.")
+    for count in counts:
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count < 2**31:
+            raise PerfModelError("must be a whole number from 1", field="tokens", value=count, mend="Give token counts such as 1,64,4096.")
+    return [int(c) for c in counts]
+
+
+def _against(tflops: float) -> float:
+    if not (np.isfinite(tflops) and tflops > 0):
+        raise PerfModelError("must be a positive number of TFLOPS", field="against", value=tflops, mend="Give a peak such as 9000.")
+    return tflops * TFLOPS
+
+
+def _columns(layer: MoeLayer, tokens: list[int], ep: int, tp: int) -> dict[str, np.ndarray]:
+    scalars = {
+        "hidden": layer.hidden,
+        "width": layer.width,
+        "inter": layer.inter,
+        "shared_inter": layer.shared_width,
+        "experts": layer.experts,
+        "topk": layer.topk,
+        "ep": ep,
+        "tp": tp,
+    }
+    return {"tokens": np.array(tokens), **{name: np.full(len(tokens), value) for name, value in scalars.items()}}
+
+
+def _as_object(
+    scenario: Scenario, spec: ModelSpec, layer: MoeLayer, tokens: list[int], parts: list[GapRows], against: float | None
+) -> dict[str, Any]:
+    rows: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        for at, place in enumerate(part.index.tolist()):
+            rows[place] = {"tokens": tokens[place], **_row(Facts(scenario, part, at, against))}
+    kernels = {row["kernel"] for row in rows.values()}
+    notes = [*scenario.gpu.notes, *spec.notes]
+    if layer.latent:
+        notes.append("the projections into and out of the latent width are not part of the layer's time")
+    return {
+        "schema": "perfmodel.gap/1",
+        "gpu": scenario.gpu.id,
+        "model": spec.id,
+        "format": scenario.format.id,
+        "kernel": kernels.pop() if len(kernels) == 1 else "auto",
+        "routing": str(scenario.routing),
+        "peak_tflops": (against or scenario.peak) / TFLOPS,
+        "layer": layer.model_dump(exclude_none=True),
+        "notes": notes,
+        "rows": [rows[i] for i in range(len(tokens))],
+    }
+
+
+def _row(f: Facts) -> dict[str, Any]:
+    """One row of the JSON: microseconds, TFLOPS, bytes."""
+    part, layer = f.rows, f.rows.layer
+    us = lambda values: f.number(values) / MICROSECOND  # noqa: E731
+    latency, ideal = us(part.parts.latency), us(part.parts.ideal)
+    losses = {cause: us(values) for cause, values in part.parts.losses.items()}
+    flops, moved = f.number(layer.flops), f.number(layer.compulsory_bytes)
+    machine, weights = layer.machine, f.number(layer.weights)
+    return {
+        "kernel": part.profile.id,
+        "latency_us": latency,
+        "interval_us": [us(part.low), us(part.high)],
+        "flops": flops,
+        "tflops": min(flops / f.number(part.parts.latency), f.against or f.scenario.peak) / TFLOPS,
+        "ideal_us": ideal,
+        "floor_us": min(us(layer.floor), latency),
+        "bound": str(part.parts.bound[f.at]),
+        "arithmetic_intensity": flops / moved,
+        "ridge": machine.peak / machine.bandwidth,
+        "active_experts": f.number(layer.load.active),
+        "rank_imbalance": f.number(part.imbalance),
+        "dram_bytes": {
+            "weights": weights * machine.weight_bytes,
+            "scales": weights * machine.scale_bytes,
+            "activations": f.number(layer.input_bytes),
+            "output": f.number(layer.output_bytes),
+        },
+        "losses": [
+            {"cause": cause_name(c), "us": lost, "saves_us": us(part.parts.saves[c]), "why": why(c, f), "cure": cure(c)}
+            for c, lost in losses.items()
+        ],
+        "ops": [{"name": name, "us": us(values)} for name, values in part.ops.items()],
+    }
+
+
+__all__ = ["DEFAULT_TOKENS", "NOT_NATIVE", "gap"]
