@@ -1,0 +1,105 @@
+"""The gap as a picture: TFLOPS against tokens with every loss between the peak and what is reached, and the shares of the time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError
+from perfmodel.files import write_atomic
+from perfmodel.report.palette import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_suffix(path: str) -> None:
+    """Raises PerfModelError for a picture format that is not offered; call it before the work."""
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise PerfModelError("no such picture format", field="plot", value=path, mend=f"End the name in {', '.join(SUFFIXES)}.")
+    if not Path(path).resolve().parent.is_dir():
+        raise PerfModelError("the folder does not exist", field="plot", value=path, mend="Choose a folder that exists.")
+
+
+def save(result: dict[str, Any], path: str) -> None:
+    """Draw the object of `perfmodel.gap` and write it, whole or not at all, as PNG, SVG or PDF."""
+    import io
+
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    check_suffix(path)
+    rows = sorted({row["tokens"]: row for row in result["rows"]}.values(), key=lambda row: row["tokens"])
+    with plt.rc_context({"font.size": 10, "svg.fonttype": "none", "svg.hashsalt": "perfmodel", "axes.spines.top": False, "axes.spines.right": False}):
+        figure, (top, bottom) = plt.subplots(2, 1, figsize=(10.5, 8.4), sharex=True, height_ratios=[3, 2], layout="constrained")
+        _draw_tflops(top, rows, result)
+        _draw_shares(bottom, rows)
+        figure.suptitle(_title(result), fontsize=13, fontweight="bold", x=0.01, ha="left")
+        handles, labels = top.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center", frameon=False, title="lost to", alignment="left")
+        buffer = io.BytesIO()
+        kind = Path(path).suffix[1:].lower()
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        plt.close(figure)
+    write_atomic(path, buffer.getvalue())
+
+
+def _title(result: dict[str, Any]) -> str:
+    return f"{result['model']} on {result['gpu'].upper()}, {result['format']}: where {result['peak_tflops']:,.0f} TFLOPS go"
+
+
+def _draw_tflops(axes: Axes, rows: list[dict[str, Any]], result: dict[str, Any]) -> None:
+    """Bands on a log scale: the height of a band is the factor that its cause costs."""
+    tokens = np.array([row["tokens"] for row in rows])
+    flops = np.array([row["flops"] for row in rows])
+    time = np.array([row["ideal_us"] for row in rows]) * 1e-6
+    latency = np.array([row["latency_us"] for row in rows])
+    for place, cause in enumerate(x["cause"] for x in rows[0]["losses"]):
+        lost = np.array([row["losses"][place]["us"] for row in rows]) * 1e-6
+        if (lost * 1e6 > 0.005 * latency).any():
+            axes.fill_between(tokens, flops / time / 1e12, flops / (time + lost) / 1e12, color=COLOURS[cause], label=cause, lw=0)
+        time = time + lost
+    reached = flops / latency / 1e6
+    low, high = (flops / np.array([row["interval_us"][i] for row in rows]) / 1e6 for i in (1, 0))
+    axes.fill_between(tokens, low, np.minimum(high, result["peak_tflops"]), color="black", alpha=0.16, lw=0, label="80 % interval")
+    axes.axhline(result["peak_tflops"], color="black", lw=1.4, ls="--", label="dense peak")
+    roof = np.array([row["flops"] / row["floor_us"] / 1e6 for row in rows])
+    axes.plot(tokens, np.minimum(roof, result["peak_tflops"]), color="white", lw=3.2)
+    axes.plot(tokens, np.minimum(roof, result["peak_tflops"]), color="black", lw=1.4, ls=":", label="physical floor (roofline)")
+    axes.plot(tokens, reached, color=COLOURS["reached"], lw=2.6, marker="o", ms=5, mec="white", label="reached (predicted)")
+    for x, y in zip(tokens, reached, strict=True):
+        axes.annotate(f"{y:,.0f}" if y >= 10 else f"{y:.2g}", (x, y), textcoords="offset points", xytext=(0, -15), ha="center", fontsize=8.5)
+    axes.set(xscale="log", yscale="log", ylabel="TFLOPS of one layer on one GPU")
+    axes.set_ylim(reached.min() / 3.5, result["peak_tflops"] * 1.5)
+    axes.grid(True, which="major", alpha=0.25)
+    from matplotlib.ticker import FuncFormatter
+
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}" if y >= 1 else f"{y:g}"))
+
+
+def _draw_shares(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Shares of the latency, each token count a column, with the latency above it."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    tokens = np.array([row["tokens"] for row in rows], dtype=float)
+    latency = np.array([row["latency_us"] for row in rows])
+    ratio = float(np.min(tokens[1:] / tokens[:-1])) if len(rows) > 1 else 4.0
+    spread = ratio**0.38
+    done = np.zeros(len(rows))
+    names = ["reached", *(x["cause"] for x in rows[0]["losses"])]
+    for place, cause in enumerate(names):
+        part = np.array([row["ideal_us"] if place == 0 else row["losses"][place - 1]["us"] for row in rows]) / latency * 100
+        axes.bar(tokens / spread, part, width=tokens * spread - tokens / spread, bottom=done, align="edge", color=COLOURS[cause], lw=0)
+        done += part
+    for x, us in zip(tokens, latency, strict=True):
+        axes.annotate(f"{us:,.0f} µs" if us >= 10 else f"{us:.2g} µs", (x, 101), ha="center", va="bottom", fontsize=8.5)
+    axes.set(ylabel="share of the time, %", xlabel="tokens entering the layer", ylim=(0, 112))
+    axes.set_xticks(tokens, [f"{int(t):,}" for t in tokens], rotation=0 if len(rows) <= 10 else 45)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0f}" if y <= 100 else ""))

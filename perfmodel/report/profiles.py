@@ -1,0 +1,58 @@
+"""Kernel profiles in a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfmodel.profiles import Fit, Profile
+
+
+def render_list(profiles: list[Profile], console: Console) -> None:
+    """One line a profile: what it is, and on which architectures it runs which formats; estimated ones in brackets."""
+    table = Table(header_style="bold", pad_edge=False, show_lines=True)
+    for name in ("kernel", "kind", "what it is", "formats by architecture ([estimated])"):
+        table.add_column(name)
+    for profile in profiles:
+        table.add_row(profile.id, profile.kind, profile.summary, Text("\n".join(_support(profile))))
+    console.print(table)
+
+
+def _support(profile: Profile) -> list[str]:
+    """`hopper: bf16 [fp8 fp8-block]` for each architecture."""
+    lines = []
+    for architecture in dict.fromkeys(a for fit in profile.fits for a in fit.architectures):
+        fits = [fit for fit in profile.fits if architecture in fit.architectures]
+        sure = [f for fit in fits if fit.provenance.status != "estimated" for f in fit.formats]
+        guessed = [f for fit in fits if fit.provenance.status == "estimated" for f in fit.formats]
+        lines.append(f"{architecture}: " + " ".join([*sure, *([f"[{' '.join(guessed)}]"] if guessed else [])]))
+    return lines
+
+
+def render_one(profile: Profile, console: Console) -> None:
+    """A profile's stages, then a table of its fits with parameters, interval and provenance."""
+    console.print(Text(f"{profile.id}: {profile.name}", style="bold"))
+    console.print(f"{profile.summary} {profile.launches} launches; stages see {profile.token_rows} tokens of a rank.")
+    for stage in profile.stages:
+        console.print(Text(f"  {stage.name}: {stage.rows} x {stage.width} x {' + '.join(stage.moves)}"))
+    table = Table(header_style="bold", pad_edge=False)
+    table.add_column("")
+    for fit in profile.fits:
+        table.add_column("\n".join([" ".join(fit.architectures), " ".join(fit.formats)]), justify="right")
+    for name, *values in _rows(profile.fits):
+        table.add_row(name, *values)
+    console.print(table)
+    for source in dict.fromkeys(f"{fit.provenance.status}, {fit.provenance.date}: {fit.provenance.source}" for fit in profile.fits):
+        console.print(Text(source, style="dim"))
+
+
+def _rows(fits: tuple[Fit, ...]) -> list[list[str]]:
+    names = list(type(fits[0].parameters).model_fields)
+    rows = [[name, *(f"{getattr(fit.parameters, name):g}" for fit in fits)] for name in names]
+    rows.append(["tile rows", *(" ".join(map(str, fit.tiles.m)) for fit in fits)])
+    rows.append(["tile columns", *(" ".join(map(str, fit.tiles.n)) for fit in fits)])
+    rows.append(["tile chosen by", *(fit.tiles.select for fit in fits)])
+    rows.append(["80 % interval", *(f"x {fit.interval.low:g} - {fit.interval.high:g}" for fit in fits)])
+    rows.append(["status", *(fit.provenance.status for fit in fits)])
+    return rows
