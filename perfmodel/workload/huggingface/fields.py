@@ -71,7 +71,7 @@ class Fields:
         """`size`, or the mistake that none of `names` gives one."""
         first, *others = names
         if size is None:
-            known = did_you_mean(first, self.table_of) if self.table_of else ""
+            known = did_you_mean(first, list(self.table_of)[:500]) if self.table_of else ""
             also = f" (or {', '.join(others)})" if others else ""
             near = f" {known}" if known.startswith("Did") else ""
             raise self.error(first, "is missing", mend=f"Add the size {first}{also}.{near}")

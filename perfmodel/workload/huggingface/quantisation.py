@@ -85,26 +85,31 @@ def _known(table: Fields, what: str, format_id: str | None) -> str | None:
 def _listed_algorithm(table: Fields, has_experts: bool) -> str:
     """The algorithm that a mixed checkpoint lists for its routed experts, else for its MLPs."""
     layers = table.table("quantized_layers")
-    names = list(layers.table_of) if layers else []
-    routed = [n for n in names if "expert" in n and "shared" not in n] if has_experts else [n for n in names if ".mlp." in n]
-    found = {(layers.table(n) or layers).text("quant_algo") for n in routed} if layers else set()
-    if len(found) == 1 and (algorithm := found.pop()) is not None:
-        return algorithm
-    return "MIXED_PRECISION"
+    if layers is None:
+        return "MIXED_PRECISION"
+    entries = [layers.table(name) for name in layers.table_of if _is_wanted(name, has_experts)]
+    found = {entry.text("quant_algo") for entry in entries if entry}
+    return (found.pop() if len(found) == 1 else None) or "MIXED_PRECISION"
 
 
 def _compressed_tensors(table: Fields, has_experts: bool) -> str | None:
     """The format of the group that holds the experts (or the MLPs), which a lone group does."""
     groups = table.table("config_groups")
-    tables = [g for name in (groups.table_of if groups else ()) if groups and (g := groups.table(name))]
-    wanted = [g for g in tables if _targets(g, "expert" if has_experts else "mlp")] if len(tables) > 1 else tables
-    found = {_group_format(g) for g in wanted}
+    entries = [groups.table(name) for name in groups.table_of] if groups else []
+    tables = [entry for entry in entries if entry]
+    wanted = [t for t in tables if _targets(t, has_experts)] if len(tables) > 1 else tables
+    found = {_group_format(t) for t in wanted}
     return _known(table, "config_groups", found.pop() if len(found) == 1 else None)
 
 
-def _targets(group: Fields, word: str) -> bool:
-    names = [t for t in group.items("targets") or [] if isinstance(t, str)]
-    return any(word in t and "shared" not in t for t in names) or "Linear" in names
+def _targets(group: Fields, has_experts: bool) -> bool:
+    names = [name for name in group.items("targets") or [] if isinstance(name, str)]
+    return "Linear" in names or any(_is_wanted(name, has_experts) for name in names)
+
+
+def _is_wanted(name: str, has_experts: bool) -> bool:
+    """Whether a layer's name is that of routed experts, or of an MLP where there are none."""
+    return "expert" in name and "shared" not in name if has_experts else "mlp" in name
 
 
 def _group_format(group: Fields) -> str | None:
