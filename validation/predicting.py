@@ -1,58 +1,75 @@
-"""The model's answer to each measured row: rows that share GPU, kernel and format go through it in one call."""
+"""The model's answer to each measured row: rows that share GPU, kernel and format go through it together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from importlib import import_module
-from typing import Any, Protocol, cast
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from perfmodel.errors import PerfModelError
-from perfmodel.validation.columns import TOKENS
+from perfmodel.validation.columns import Kind
 from perfmodel.validation.flags import flag_rows
 from perfmodel.validation.measurements import Floats, Integers, Measurements, group_ids
 from perfmodel.validation.score import FAMILY, Comparison
 
-LAYER_NAMES = {"num_tokens": "tokens", "num_experts": "experts"}
-"""What the model calls a column, where it says it otherwise."""
+Predict = Callable[[Kind, Mapping[str, str], Mapping[str, Integers]], Floats]
+"""From the labels that rows share and their sizes [n] to [4, n] seconds: prediction, physical floor, low and high of the 80 % interval."""
+
+CHUNK = 8_192
+"""Layers at once: their vectors fit the core's cache."""
+SKEWED_CHUNK = 256
+"""Layers at once where each carries the counts of all its experts."""
 
 
-class Predicted(Protocol):
-    """Seconds [n] of a call: prediction, physical floor, and the bounds of the 80 % interval."""
+def hold(rows: Measurements, predict: Predict | None = None) -> Comparison:
+    """Every row with its prediction (by `perfmodel` unless another is given) and its flag.
 
-    latency_s: Floats
-    floor_s: Floats
-    lo_s: Floats
-    hi_s: Floats
-
-
-class Model(Protocol):
-    """What `perfmodel.latency` offers; sizes are integer arrays over rows."""
-
-    def predict_rows(self, gpu_id: str, kernel: str, format: str, columns: dict[str, Integers], **options: Any) -> Predicted:
-        """Whole layers."""
-
-    def predict_grouped_gemm(
-        self, gpu_id: str, kernel: str, format: str, experts: Integers, n: Integers, k: Integers, tokens_per_expert: Integers
-    ) -> Predicted:
-        """Single grouped GEMMs of equally loaded experts."""
-
-
-def hold(rows: Measurements, model: Model | None = None) -> Comparison:
-    """Every row with its prediction and its flag.
-
-    `model` is `perfmodel.latency` by default. Raises PerfModelError with the file and the line of a row that cannot be: a format that
-    the GPU lacks, sizes that do not divide.
+    Raises PerfModelError with the file and the line of a row that cannot be: a format that the GPU lacks, sizes that do not divide.
     """
-    if model is None:
-        model = cast(Model, import_module("perfmodel.latency"))
     out = np.full((4, len(rows)), np.nan)
     for group in _groups(rows):
-        out[:, group] = _named(rows, group, _asker(rows, int(group[0]), model))
-    latency, floor, low, high = out
+        out[:, group] = _named(rows, group, _asker(rows, int(group[0]), predict or predict_rows))
+    predicted, floor, low, high = out
     family = {name: rows.labels[name] for name in FAMILY}
-    return Comparison(family, rows.latency, latency, floor, low, high, flag_rows(rows, floor, ~np.isnan(latency)))
+    return Comparison(family, rows.latency, predicted, floor, low, high, flag_rows(rows, floor, ~np.isnan(predicted)))
+
+
+def predict_rows(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
+    """[4, n] seconds, as `Predict` says: what `perfmodel gap` gives for layers, single grouped GEMMs by the same model."""
+    return _predict_gemms(labels, sizes) if kind == "grouped-gemm" else _predict_layers(labels, sizes)
+
+
+def _predict_gemms(labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
+    from perfmodel.latency import predict_grouped_gemm
+
+    answer = predict_grouped_gemm(labels["gpu"], labels["kernel"], labels["format"], **sizes)
+    return np.stack([answer.latency, answer.floor, answer.low, answer.high])
+
+
+def _predict_layers(labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
+    from perfmodel.gap import gap_rows
+    from perfmodel.scenario import layer_rows, resolve
+    from perfmodel.workload.routing import SKEWED
+
+    scenario = resolve(labels["gpu"], labels["format"], labels["kernel"], routing=labels["routing"], launch=labels["launch"] or "graph")
+    columns = {name.removeprefix("num_"): column for name, column in sizes.items()}
+    chunk = SKEWED_CHUNK if scenario.routing.kind in SKEWED else CHUNK
+    count = len(columns["tokens"])
+    out = np.empty((4, count))
+
+    def fill(start: int) -> None:
+        part = slice(start, start + chunk)
+        rows = layer_rows({name: column[part].astype(float) for name, column in columns.items()}, gated=labels["gated"] == "true")
+        for piece in gap_rows(scenario, rows):
+            latency = piece.parts.latency
+            out[:, start + piece.index] = latency, np.minimum(piece.layer.floor, latency), piece.low, piece.high
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(fill, range(0, count, chunk)):
+            pass
+    return out
 
 
 def has_profile(gpu: str, kernel: str, format_id: str) -> bool:
@@ -74,23 +91,16 @@ def _groups(rows: Measurements) -> Iterator[Integers]:
     yield from np.split(order, np.flatnonzero(np.diff(ids[order])) + 1)
 
 
-def _asker(rows: Measurements, first: int, model: Model) -> Callable[[Integers], Floats]:
-    """A function from row indices to [4, len(indices)] seconds: latency, floor, low, high. The labels of all are those of row `first`."""
-    label = {name: column[first] for name, column in rows.labels.items()}
-    where = (label["gpu"], label["kernel"], label["format"])
+def _asker(rows: Measurements, first: int, predict: Predict) -> Callable[[Integers], Floats]:
+    """A function from row indices to the prediction of those rows, NaN without a profile; the labels of all are those of row `first`."""
+    labels = {name: column[first] for name, column in rows.labels.items()}
+    gpu, kernel, format_id = (labels[name] for name in FAMILY)
 
     def ask(index: Integers) -> Floats:
-        _check_format(label["gpu"], label["format"])
-        if not has_profile(*where):
+        _check_format(gpu, format_id)
+        if not has_profile(gpu, kernel, format_id):
             return np.full((4, len(index)), np.nan)
-        sizes = {name: column[index] for name, column in rows.sizes.items()}
-        if rows.kind == "grouped-gemm":
-            answer = model.predict_grouped_gemm(*where, sizes["experts"], sizes["n"], sizes["k"], sizes[TOKENS[rows.kind]])
-        else:
-            columns = {LAYER_NAMES.get(name, name): column for name, column in sizes.items()}
-            launch = {"launch": label["launch"]} if label["launch"] else {}
-            answer = model.predict_rows(*where, columns, routing=label["routing"], gated=label["gated"] == "true", **launch)
-        return np.stack([answer.latency_s, answer.floor_s, answer.lo_s, answer.hi_s])
+        return predict(rows.kind, labels, {name: column[index] for name, column in rows.sizes.items()})
 
     return ask
 
@@ -101,8 +111,9 @@ def _named(rows: Measurements, group: Integers, ask: Callable[[Integers], Floats
         return ask(group)
     except PerfModelError as error:
         row, cause = _first_failing(group, ask, error)
-        problem = cause.problem + (f" (got {cause.value!r})" if cause.value is not None else "")
-        raise PerfModelError(problem, file=rows.file, line=int(rows.lines[row]), field=cause.field, mend=cause.mend) from error
+        problem = cause.problem if cause.file is None else f"{cause.file}: {cause.problem}"
+        line = int(rows.lines[row])
+        raise PerfModelError(problem, file=rows.file, line=line, field=cause.field, value=cause.value, mend=cause.mend) from error
 
 
 def _first_failing(group: Integers, ask: Callable[[Integers], Floats], error: PerfModelError) -> tuple[int, PerfModelError]:

@@ -15,7 +15,7 @@ from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.flags import load_traps
 from perfmodel.validation.measurements import About, Measurements
-from perfmodel.validation.predicting import Model, hold
+from perfmodel.validation.predicting import Predict, hold
 from perfmodel.validation.reader import count_rows, read_about, read_measurements
 from perfmodel.validation.score import Comparison, families, score
 
@@ -69,7 +69,7 @@ class Validation:
                 yield from (head | row for row in _rows(table.rows, table.held))
 
 
-def validate_tables(gpu: str | None = None, kernel: str | None = None, *, model: Model | None = None) -> Validation:
+def validate_tables(gpu: str | None = None, kernel: str | None = None, *, predict: Predict | None = None) -> Validation:
     """The bundled tables, or their rows of one `gpu` or `kernel`. Raises PerfModelError where no row is left."""
     tables = []
     for path in table_files():
@@ -78,13 +78,13 @@ def validate_tables(gpu: str | None = None, kernel: str | None = None, *, model:
             tables.append(Table(path.stem, about, read_measurements(path)))
         elif gpu is None and kernel is None:
             tables.append(Table(path.stem, about, kept=count_rows(path)))
-    return Validation(TABLES, _held(tables, gpu, kernel, model))
+    return Validation(TABLES, _held(tables, gpu, kernel, predict))
 
 
-def validate_file(path: str | Path, gpu: str | None = None, kernel: str | None = None, *, model: Model | None = None) -> Validation:
+def validate_file(path: str | Path, gpu: str | None = None, kernel: str | None = None, *, predict: Predict | None = None) -> Validation:
     """A CSV of the user's, or its rows of one `gpu` or `kernel`. Raises PerfModelError with file, line, column, value and mend."""
     rows = read_measurements(path)
-    return Validation(str(path), _held([Table(Path(path).stem, rows.about, rows)], gpu, kernel, model))
+    return Validation(str(path), _held([Table(Path(path).stem, rows.about, rows)], gpu, kernel, predict))
 
 
 def table_files() -> list[Path]:
@@ -112,7 +112,7 @@ def _no_profile(kernel: str, count: int) -> str:
     return f"{count} rows of {kernel}: there is no such kernel profile." + (f" Did you mean {near[0]}?" if near else "")
 
 
-def _held(tables: Sequence[Table], gpu: str | None, kernel: str | None, model: Model | None) -> list[Table]:
+def _held(tables: Sequence[Table], gpu: str | None, kernel: str | None, predict: Predict | None) -> list[Table]:
     """Each table with the chosen rows held against the model; tables that lose all their rows are left out."""
     chosen: list[Table] = []
     for table in tables:
@@ -124,7 +124,7 @@ def _held(tables: Sequence[Table], gpu: str | None, kernel: str | None, model: M
             mask &= table.rows.labels[name].where(wanted) if wanted is not None else True
         if mask.any():
             rows = table.rows.take(np.flatnonzero(mask)) if not mask.all() else table.rows
-            chosen.append(Table(table.id, table.about, rows, hold(rows, model)))
+            chosen.append(Table(table.id, table.about, rows, hold(rows, predict)))
     if not any(table.held for table in chosen):
         raise _nothing_left(tables, gpu, kernel)
     return chosen
