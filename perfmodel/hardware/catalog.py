@@ -25,14 +25,19 @@ def gpu_ids() -> list[str]:
     return sorted(p.stem for p in _folder().glob("*.yaml"))
 
 
+def schema_path() -> Path:
+    """The JSON schema that editors check a specification against."""
+    return _folder() / ".schema.json"
+
+
 def find_gpu(id_or_path: str | Path) -> Path:
-    """The file of a GPU. A path has a suffix or a slash; everything else is an id. Raises PerfModelError with a did-you-mean."""
+    """The file of a GPU: an id of the catalog, else a path. Raises PerfModelError with a did-you-mean for neither."""
     text = str(id_or_path)
-    if isinstance(id_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")):
+    if text in gpu_ids():
+        return _folder() / f"{text}.yaml"
+    if isinstance(id_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")) or Path(text).is_file():
         return Path(id_or_path)
-    if text not in gpu_ids():
-        raise PerfModelError("no such GPU", field="GPU", value=text, mend=did_you_mean(text, gpu_ids()))
-    return _folder() / f"{text}.yaml"
+    raise PerfModelError("no such GPU", field="GPU", value=text, mend=did_you_mean(text, gpu_ids()))
 
 
 def load_gpu(id_or_path: str | Path, changes: Sequence[str] = ()) -> GpuSpec:

@@ -70,6 +70,20 @@ def _bare_type(annotation: Any) -> type:
     return str if isinstance(first, str) else _bare_type(first)
 
 
+def field_values(gpu: GpuSpec) -> dict[str, Quantity | str | tuple[str, ...]]:
+    """The fields that a GPU gives, by path in the order of the file, each with its provenance where it carries any."""
+    paths = (path for path in field_kinds() if not path.endswith((".source", ".status")))
+    return {path: value for path in paths if (value := field_value(gpu, path)) not in (None, ())}
+
+
+def field_value(gpu: GpuSpec, path: str) -> Any:
+    """The value at a path, None where the GPU leaves it out."""
+    value: Any = gpu
+    for key in path.split("."):
+        value = getattr(value, key, None)
+    return value
+
+
 def parse_changes(texts: Sequence[str]) -> list[Change]:
     """ "memory.bandwidth_GBps=9000" and the like as Changes. Raises PerfModelError naming the field, the value and the mend."""
     changes = [_parse(text) for text in texts]
@@ -77,7 +91,7 @@ def parse_changes(texts: Sequence[str]) -> list[Change]:
     for path in paths:
         if paths.count(path) > 1:
             raise PerfModelError("given twice", field=path, mend="Give each field once.")
-    return changes
+    return sorted(changes, key=lambda change: change.path.endswith((".source", ".status")))  # after the value, which sets both
 
 
 def _parse(text: str) -> Change:
@@ -102,6 +116,17 @@ def _parse_number(path: str, text: str, *, whole: bool) -> float | int:
     if whole:
         raise PerfModelError("must be a whole number", field=path, value=text, mend=f"Write {path}={round(number)}, say.")
     return number
+
+
+def expand_fields(paths: Sequence[str]) -> list[str]:
+    """The fields that `paths` name, sections spelled out. Raises PerfModelError with a did-you-mean."""
+    fields: list[str] = []
+    for path in paths:
+        found = [known for known in field_kinds() if known == path or known.startswith(path + ".")]
+        if not found:
+            raise PerfModelError("no such field", field=path, mend=suggest_field(path))
+        fields += found
+    return fields
 
 
 def suggest_field(path: str) -> str:

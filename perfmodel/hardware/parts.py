@@ -83,6 +83,8 @@ class Compute(Strict):
     """Arithmetic."""
 
     sm_count: Number
+    instructions: tuple[Instruction, ...] = Field(strict=False)
+    """Tensor and copy instruction families that the SMs have."""
     dense_tflops: DenseTflops
     flop_per_clock_per_sm: FlopPerClockPerSm
     peak_exceptions: PeakExceptions = PeakExceptions()
@@ -90,8 +92,6 @@ class Compute(Strict):
     vector_tflops: VectorTflops | None = None
     measured_gemm_tflops: DenseTflops | None = None
     """Best dense GEMM that anyone measured."""
-    instructions: tuple[Instruction, ...] = Field(strict=False)
-    """Tensor and copy instruction families that the SMs have."""
 
 
 class Sm(Strict):

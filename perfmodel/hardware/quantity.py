@@ -53,7 +53,7 @@ class Between:
     def check(self, quantity: Quantity) -> Quantity:
         """`quantity` itself. Raises PydanticCustomError where it is out of bounds."""
         if not self.low <= quantity.value <= self.high:
-            mend = f"Give {self.low:,g} to {self.high:,g} {self.unit}".rstrip() + "."
+            mend = f"Give {self.low:,.10g} to {self.high:,.10g} {self.unit}".rstrip() + "."
             raise PydanticCustomError("out_of_range", "out of range", {"value": quantity.value, "mend": mend})
         return quantity
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfmodel.hardware.checks import implied_tflops
-from perfmodel.hardware.fields import Change
+from perfmodel.hardware.fields import Change, field_value
 from perfmodel.hardware.parts import MATH_TYPES, PerMathType, VectorTflops
 from perfmodel.hardware.quantity import Quantity
 from perfmodel.hardware.spec import GpuSpec
 
 PEAK, RATE, SPARSE = "compute.dense_tflops.", "compute.flop_per_clock_per_sm.", "compute.sparse_tflops."
 SMS, BOOST, TENSOR = "compute.sm_count", "clock.boost_MHz", "clock.tensor_peak_MHz"
+DRIVERS = (PEAK, RATE, SMS, BOOST, TENSOR)
+"""Beginnings of the paths whose change has consequences."""
 
 
 def consequences(gpu: GpuSpec, changes: Sequence[Change]) -> tuple[list[Change], list[str]]:
@@ -117,7 +119,5 @@ def _sentences(gpu: GpuSpec, changes: Sequence[Change]) -> list[str]:
 
 
 def _old(gpu: GpuSpec, change: Change) -> str:
-    old: object = gpu
-    for key in change.keys:
-        old = getattr(old, key, None)
+    old = field_value(gpu, change.path)
     return f"{old.value:g}" if isinstance(old, Quantity) else "absent"
