@@ -205,7 +205,9 @@ def test_contradictions_are_refused(changes: dict[str, object], message: str) ->
 
 
 def test_attention_kinds() -> None:
-    kinds = {m: load_model(m).attention_kind for m in ("llama-3.1-8b", "deepseek-v3", "deepseek-v4-pro", "nemotron-3-nano", "qwen3.5-35b-a3b")}
+    kinds = {
+        m: load_model(m).attention_kind for m in ("llama-3.1-8b", "deepseek-v3", "deepseek-v4-pro", "nemotron-3-nano", "qwen3.5-35b-a3b")
+    }
     assert list(kinds.values()) == ["gqa", "mla", "csa", "hybrid", "hybrid"]
     assert [softmax_kind(8, k) for k in (8, 2, 1)] == ["mha", "gqa", "mqa"]
     assert softmax_kind(1, 1) == "mha"

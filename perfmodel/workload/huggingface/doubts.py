@@ -25,7 +25,7 @@ UNCOUNTED = (
 """Encoders beside the language model, layers for speculative decoding, and per-layer embeddings."""
 
 STRUCTURAL = re.compile(
-    r"(^|_)(size|dim|rank|layers?|heads?|experts?|freq|interval|period|pattern|types?|groups?|mult|block|kernel|latent|width|modules)(_|$)"
+    r"(^|_)(size|dim|rank|layer|head|expert|freq|interval|period|pattern|type|group|mult|block|kernel|latent|width|module)s?(_|$)"
 )
 """Words in a field's name that make it look like a size; such a field is named where it was not read."""
 
@@ -35,7 +35,8 @@ intermediate_size intermediate_size_mlp max_window_layers moe_layer_freq n_group
 sliding_window_size topk_group
 """
 _WITHOUT_INFLUENCE = """
-chunk_size chunk_size_feed_forward ep_size moe_shared_expert_overlap num_beam_groups rotary_dim time_step_rank vocab_size_per_layer_input
+chunk_size chunk_size_feed_forward ep_size moe_shared_expert_overlap num_beam_groups rotary_dim time_step_rank use_mamba_kernels
+vocab_size_per_layer_input
 """
 _OF_UNCOUNTED_PARTS = """
 image_grid_pinpoints mtp_hybrid_override_pattern mtp_layers_block_type mtp_transformer_layers projector_hidden_size vision_feature_layer

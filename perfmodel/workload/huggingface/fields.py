@@ -155,9 +155,9 @@ class Fields:
         value = self.items(name, layers)
         if value is None:
             return None
-        wrong = next((item for item in value if not isinstance(item, dict)), None)
-        if wrong is not None:
-            raise self.error(name, "must be a list of tables", wrong)
+        for i, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise self.error(f"{name}.{i}", "must be a table", item)
         return [Fields(item, self.file, f"{self.prefix}{name}.{i}.", self.notes) for i, item in enumerate(value)]
 
     def _size(self, name: str, value: Any) -> int | None:

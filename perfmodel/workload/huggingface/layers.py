@@ -158,10 +158,10 @@ def _listed_experts(config: Fields, layers: int) -> set[int] | None:
     """A list a layer (`mlp_layer_types`, `moe_layer_freq`), or of indices (`moe_layers`, and Step's text `moe_layers_enum`)."""
     types = config.items("mlp_layer_types", layers)
     if types is not None:
-        wrong = next((t for t in types if t not in ("sparse", "dense")), None)
-        if wrong is not None:
-            raise config.error("mlp_layer_types", "must be sparse or dense", wrong)
-        return {i for i, t in enumerate(types) if t == "sparse"}
+        for i, name in enumerate(types):
+            if name not in ("sparse", "dense"):
+                raise config.error(f"mlp_layer_types.{i}", "must be sparse or dense", name)
+        return {i for i, name in enumerate(types) if name == "sparse"}
     if isinstance(config.raw("moe_layer_freq"), list):
         marks = config.numbers("moe_layer_freq", layers) or []
         return {i for i, mark in enumerate(marks) if mark}
