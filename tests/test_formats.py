@@ -149,6 +149,12 @@ def test_a_broken_file_is_named_with_its_field(own_catalogue, old, new, told):
     assert told in str(caught.value)
 
 
+def test_zero_points_count_as_bits_and_belong_to_integers():
+    assert Scheme(element="int4", per="group", block=(1, 128), scale="fp16", zero_point=True).bits == 4 + 20 / 128
+    with pytest.raises(ValueError, match="integers in groups"):
+        Scheme(element="e2m1", per="group", block=(1, 32), scale="fp32", zero_point=True)
+
+
 def test_a_tensor_scale_needs_block_scales():
     with pytest.raises(ValueError, match="second scale"):
         Scheme(element="e4m3", per="tensor", scale="fp32", tensor_scale=True)

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import Scheme, format_ids, get_format
-from perfmodel.formats.blocks import Encoded, block_amax, decode, encode
+from perfmodel.formats.blocks import Encoded, block_max, decode, encode
 from perfmodel.formats.elements import get_element
 from perfmodel.formats.scales import RULES, decode_scales, encode_e8m0, encode_scales
 
@@ -171,6 +171,7 @@ def test_subnormal_scales_do_not_vanish():
     assert encode(blocks, NVFP4).scales.tolist() == [[0x7E, 0x01]]
 
 
+ASYMMETRIC = Scheme(element="int4", per="group", block=(1, 16), scale="fp32", zero_point=True)
 SCHEMES = {
     "int4/16 fp16": group("int4", 16, "fp16"),
     "int4/16 bf16": group("int4", 16, "bf16"),
@@ -208,9 +209,9 @@ def test_error_of_each_block_is_bounded(name, values, rule):
     finite = np.unique(element.values[np.isfinite(element.values)])
     encoded = encode(values, scheme, rule=rule)
     scale = decode_scales(encoded.scales, scheme.scale) * (encoded.tensor_scale if scheme.tensor_scale else 1)
-    over = np.maximum(block_amax(values, scheme) - element.max * scale, 0)
+    over = np.maximum(block_max(np.abs(values), scheme) - element.max * scale, 0)
     bound = np.maximum(np.diff(finite).max() / 2 * scale, over) * (1 + 1e-12)
-    assert (block_amax(values - decode(encoded), scheme) <= bound).all()
+    assert (block_max(np.abs(values - decode(encoded)), scheme) <= bound).all()
     if scheme.scale == "e8m0":
         least = {"floor": 2 ** np.floor(np.log2(element.max)) / element.max * 2, "even": 2.0}.get(rule, 1.0)
         assert (over <= (least - 1) * element.max * scale + 1e-12).all()
@@ -252,12 +253,37 @@ def test_an_unknown_rule_is_named():
 
 def test_scales_that_do_not_fit_are_refused():
     encoded = encode(np.ones((2, 64)), MXFP4)
-    with pytest.raises(PerfModelError, match=r"have shape \(2, 2\)"):
-        decode(Encoded(MXFP4, encoded.codes, encoded.scales.T[:1]))
-    with pytest.raises(PerfModelError, match="scales alone"):
+    for scales in (encoded.scales[:1], encoded.scales[:, :1], None):
+        with pytest.raises(PerfModelError, match=r"scales: codes \(2, 64\) need the shape \(2, 2\)"):
+            decode(Encoded(MXFP4, encoded.codes, scales))
+    with pytest.raises(PerfModelError, match="tensor_scale: the scheme needs none"):
         decode(Encoded(MXFP4, encoded.codes, encoded.scales, np.array(1.0)))
-    with pytest.raises(PerfModelError, match="a tensor scale"):
-        decode(Encoded(NVFP4, encoded.codes, encoded.scales))
+    for tensor_scale in (None, np.ones(3)):
+        with pytest.raises(PerfModelError, match=r"tensor_scale: the scheme needs one scale for each matrix, \(\)"):
+            decode(Encoded(NVFP4, encoded.codes, np.zeros((2, 4), np.uint8), tensor_scale))
+    with pytest.raises(PerfModelError, match="zeros: codes"):
+        decode(Encoded(ASYMMETRIC, encoded.codes, np.ones((2, 4), np.float32)))
+
+
+def test_zero_points_by_hand():
+    """From -3 to 12 in 15 steps of 1: the lowest code, -8, means -3, so zero is code -5."""
+    encoded = encode(one_block(-3.0, 12.0, 4.4, length=16), ASYMMETRIC)
+    assert (encoded.scales.tolist(), encoded.zeros.tolist()) == ([[1.0]], [[16 - 5]])
+    np.testing.assert_allclose(decode(encoded)[0, :4], [-3, 12, 4, 0], rtol=0, atol=0)
+    positive = encode(np.linspace(1, 15, 16), ASYMMETRIC)
+    assert (positive.codes.shape, positive.zeros.tolist()) == ((16,), [8])  # zero is the lowest code, -8
+    assert positive.bits == ASYMMETRIC.bits == 4 + 36 / 16
+
+
+@given(values=matrices)
+@settings(deadline=None, max_examples=40)
+def test_zero_points_keep_zero_exact_and_halve_the_step_of_one_sided_blocks(values):
+    for matrix in (values, np.abs(values)):
+        encoded = encode(matrix, ASYMMETRIC)
+        error = np.abs(matrix - decode(encoded))
+        span = np.maximum(block_max(matrix, ASYMMETRIC), 0) + np.maximum(block_max(-matrix, ASYMMETRIC), 0)
+        assert (block_max(error, ASYMMETRIC) <= span / 15 / 2 * (1 + 1e-5)).all()
+        assert (error[matrix == 0] == 0).all()
 
 
 def test_scales_of_a_zero_block_are_one():

@@ -128,12 +128,24 @@ def test_int4_pack_quantized():
         assert decoded[n, k] == value * float(tensors["weight_scale"][n, k // 128])
 
 
+def test_int4_zero_points_are_packed_along_rows():
+    scheme = INT4.model_copy(update={"zero_point": True})
+    encoded = encode(np.abs(weights(11, 256)) + np.arange(11)[:, None] - 5, scheme)
+    tensors = layouts.pack_int4(encoded)
+    assert (tensors["weight_zero_point"].shape, tensors["weight_zero_point"].dtype) == ((2, 2), np.int32)
+    words = tensors["weight_zero_point"].view(np.uint32)
+    for n, g in np.ndindex(11, 2):
+        assert int(words[n // 8, g] >> np.uint32(4 * (n % 8)) & np.uint32(15)) == int(encoded.zeros[n, g]) ^ 8
+    np.testing.assert_array_equal(decode(layouts.unpack_int4(tensors)), decode(encoded))
+
+
 PAIRS = {
     "compressed-tensors nvfp4": (layouts.pack_compressed_tensors_nvfp4, layouts.unpack_compressed_tensors_nvfp4, NVFP4),
     "compressed-tensors mxfp4": (layouts.pack_compressed_tensors_mxfp4, layouts.unpack_compressed_tensors_mxfp4, MXFP4),
     "modelopt": (layouts.pack_modelopt_nvfp4, layouts.unpack_modelopt_nvfp4, NVFP4),
     "gpt-oss": (layouts.pack_gpt_oss, layouts.unpack_gpt_oss, MXFP4),
     "int4": (layouts.pack_int4, layouts.unpack_int4, INT4),
+    "int4 asymmetric": (layouts.pack_int4, layouts.unpack_int4, INT4.model_copy(update={"zero_point": True})),
 }
 
 
@@ -154,7 +166,7 @@ def test_layouts_round_trip(name, seed, exponent):
     assert all(np.array_equal(again[n], tensors[n]) and again[n].dtype == tensors[n].dtype for n in tensors)
 
 
-@pytest.mark.parametrize("name", [n for n in PAIRS if n != "int4"])
+@pytest.mark.parametrize("name", [n for n in PAIRS if not n.startswith("int4")])
 def test_layouts_take_stacked_experts(name):
     pack, unpack, scheme = PAIRS[name]
     stacked = encode(weights(3, 4, 64) * np.array([1.0, 8, 64]).reshape(3, 1, 1), scheme)
@@ -208,7 +220,9 @@ def bad(**changes):
         ("int4", bad(weight_scale=np.ones((3, 3), np.float16)), r"weight_scale: must be \[N, K/group\] for weights \(3, 256\)"),
         ("int4", bad(weight_scale=np.ones((3, 2))), "weight_scale: must be float16, bfloat16 or float32"),
         ("int4", bad(weight_packed=np.zeros((3, 32), np.int64)), "packed INT4 weights must be int32"),
-        ("int4", bad(weight_zero_point=np.zeros((3, 2), np.int8)), "weight_zero_point: asymmetric or reordered INT4 is not read"),
+        ("int4", bad(weight_g_idx=np.zeros(256, np.int32)), "weight_g_idx: reordered INT4 is not read"),
+        ("int4", bad(weight_zero_point=np.zeros((3, 2), np.int32)), r"weight_zero_point: must have the shape \(1, 2\)"),
+        ("int4", bad(weight_zero_point=np.zeros((1, 2), np.int8)), "packed INT4 weights must be int32"),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(name, change, told):

@@ -4,15 +4,19 @@ import json
 import resource
 import subprocess
 import sys
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from perfmodel.cli import formats as command
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import format_ids, get_format
 from perfmodel.hardware import gpu_ids, load_gpu
+from perfmodel.report.formats import formats_data, print_formats
 
 ALONE = "import typer, perfmodel.cli.formats as c; a = typer.Typer(); c.register(a); a.callback()(lambda: None); a(['formats'])"
 
@@ -80,6 +84,22 @@ def test_the_table_fits_80_columns_and_explains_its_marks():
     for word in (*format_ids(), "4.125", "8.002", "0.5..6", "fp8 rs", "bf16 dq", "E3M0", "E4M3/16 FP32", "b200", "Student t"):
         assert word in text
     assert "…" not in text
+
+
+def test_a_gpu_that_differs_from_its_architecture_is_marked():
+    """As a chip of a family whose units were cut: the table says `some`, the JSON says which."""
+    whole = SimpleNamespace(id="whole", architecture="hopper", compute_capability="9.0", math_types=("bf16", "fp8"))
+    cut = SimpleNamespace(id="cut", architecture="hopper", compute_capability="9.0", math_types=("bf16",))
+    data = formats_data([get_format("fp8")], [whole, cut])
+    assert data["formats"][0]["architectures"]["hopper"] == {"math": "fp8", "execution": "native", "on_all_gpus": False}
+    assert data["formats"][0]["gpus"] == {"whole": "fp8", "cut": None}
+    console = Console(record=True, width=80, file=StringIO())
+    print_formats(data, console)
+    assert "fp8 some" in console.export_text()
+
+
+def test_architectures_are_in_the_order_of_their_age(data):
+    assert list(data["architectures"]) == ["volta", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx"]
 
 
 def test_some_formats_by_name_in_the_order_given():

@@ -124,6 +124,7 @@ def split_gate_up(rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 def pack_int4(encoded: Encoded) -> dict[str, NDArray[Any]]:
     """weight_packed int32 [N, K/8] of value + 8, weight_scale [N, K/group] in its own type, weight_shape int64 [2].
 
+    With zero points also weight_zero_point int32 [N/8, K/group], packed along N.
     Raises PerfModelError for another scheme than INT4 in groups along K.
     """
     scheme = encoded.scheme
@@ -132,17 +133,20 @@ def pack_int4(encoded: Encoded) -> dict[str, NDArray[Any]]:
     if encoded.codes.ndim != 2:
         raise PerfModelError("pack-quantized holds one matrix a module", value=encoded.codes.shape, mend="Pack the experts one by one.")
     shape = np.array(encoded.codes.shape, np.int64)
-    return {"weight_packed": pack_int4_words(encoded.codes), "weight_scale": encoded.scales, "weight_shape": shape}
+    tensors = {"weight_packed": pack_int4_words(encoded.codes), "weight_scale": encoded.scales, "weight_shape": shape}
+    if encoded.zeros is not None:
+        padded = np.pad(encoded.zeros, ((0, -shape[0] % 8), (0, 0)))
+        tensors["weight_zero_point"] = pack_int4_words(padded.T).T
+    return tensors
 
 
 def unpack_int4(tensors: Tensors) -> Encoded:
     """The inverse of `pack_int4`; the group follows from the shapes.
 
-    Raises PerfModelError that names the tensor that does not fit, or one that asks for what is not read here: zero points, reordered K.
+    Raises PerfModelError that names the tensor that does not fit, or weight_g_idx, whose reordering of K is not read.
     """
-    for name in ("weight_zero_point", "weight_g_idx"):
-        if name in tensors:
-            raise PerfModelError("asymmetric or reordered INT4 is not read", field=name, mend="Use symmetric groups in the order of K.")
+    if "weight_g_idx" in tensors:
+        raise PerfModelError("reordered INT4 is not read", field="weight_g_idx", mend="Store the groups in the order of K.")
     codes = unpack_int4_words(_get(tensors, "weight_packed", "i"))
     scales, shape = _get(tensors, "weight_scale", "fV"), _get(tensors, "weight_shape", "i")
     if tuple(shape.tolist()) != codes.shape:
@@ -152,9 +156,17 @@ def unpack_int4(tensors: Tensors) -> Encoded:
     kinds = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
     if scales.dtype.name not in kinds:
         raise PerfModelError("must be float16, bfloat16 or float32", field="weight_scale", value=scales.dtype.name)
-    block = (1, codes.shape[1] // scales.shape[1])
-    scheme = Scheme.model_validate({"element": "int4", "per": "group", "block": block, "scale": kinds[scales.dtype.name]})
-    return Encoded(scheme, codes, scales)
+    zeros = _int4_zeros(_get(tensors, "weight_zero_point", "i"), scales.shape) if "weight_zero_point" in tensors else None
+    fields = {"element": "int4", "per": "group", "block": (1, codes.shape[1] // scales.shape[1]), "scale": kinds[scales.dtype.name]}
+    return Encoded(Scheme.model_validate({**fields, "zero_point": zeros is not None}), codes, scales, zeros=zeros)
+
+
+def _int4_zeros(packed: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Zero points of 8 rows a word [ceil(N/8), K/group] as INT4 codes [N, K/group]."""
+    wanted = (-(-shape[0] // 8), shape[1])
+    if packed.shape != wanted:
+        raise PerfModelError(f"must have the shape {wanted}", field="weight_zero_point", value=packed.shape, mend="Check the layout.")
+    return unpack_int4_words(packed.T).T[: shape[0]]
 
 
 def _nvfp4_parts(encoded: Encoded) -> tuple[NDArray[Any], Floats]:

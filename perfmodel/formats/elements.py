@@ -55,6 +55,11 @@ class Element:
         return float(self._finite.max())
 
     @cached_property
+    def min(self) -> float:
+        """Lowest finite value; for integers one step below `-max`."""
+        return float(self._finite.min())
+
+    @cached_property
     def min_positive(self) -> float:
         """Smallest value over zero."""
         return float(self._finite[self._finite > 0].min())

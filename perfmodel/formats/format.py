@@ -43,6 +43,8 @@ class Scheme(Strict):
     """Type of the scale."""
     tensor_scale: bool = False
     """Whether one FP32 scale of the whole matrix multiplies the block scales (NVFP4)."""
+    zero_point: bool = False
+    """Whether each block of integers also stores which code means zero, so that it spends no codes on a sign it lacks."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Scheme:
@@ -52,6 +54,8 @@ class Scheme(Strict):
             raise ValueError("`scale` belongs to every scheme but `per: none`")
         if self.tensor_scale and self.per != "group":
             raise ValueError("`tensor_scale` is a second scale above those of `per: group`")
+        if self.zero_point and not (self.per == "group" and self.element in ("int4", "int8") and self.scale in ("fp32", "fp16", "bf16")):
+            raise ValueError("`zero_point` belongs to integers in groups with a float scale")
         return self
 
     @property
@@ -61,10 +65,11 @@ class Scheme(Strict):
 
     @property
     def scale_bits(self) -> float:
-        """Bits of scale per element [bit]. A scale per tensor, channel or token is spread over K or more elements and counts as 0."""
+        """Bits of scale, and zero point, per element. A scale per tensor, channel or token is spread over K or more and counts as 0."""
         if self.block is None or self.scale is None:
             return 0.0
-        return SCALE_BITS[self.scale] / (self.block[0] * self.block[1])
+        bits = SCALE_BITS[self.scale] + (ELEMENT_BITS[self.element] if self.zero_point else 0)
+        return bits / (self.block[0] * self.block[1])
 
     @property
     def bits(self) -> float:

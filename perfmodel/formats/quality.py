@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfmodel.formats.blocks import block_amax, decode, encode
+from perfmodel.formats.blocks import block_max, decode, encode
 from perfmodel.formats.elements import Floats
 from perfmodel.formats.format import Scheme
 from perfmodel.formats.scales import ScaleRule
@@ -35,8 +35,8 @@ def measure(values: Floats, scheme: Scheme, *, rule: ScaleRule = "floor") -> Qua
     """The error that `scheme` makes on `values` [rows, K]. Raises what `encode` raises."""
     error = values - decode(encode(values, scheme, rule=rule))
     noise, signal = float(np.sum(error**2)), float(np.sum(values**2))
-    amax = block_amax(values, scheme)
-    largest = block_amax(error, scheme)
+    amax = block_max(np.abs(values), scheme)
+    largest = block_max(np.abs(error), scheme)
     share = np.divide(largest, amax, out=np.zeros_like(amax), where=amax > 0)
     return Quality(10 * math.log10(signal / noise) if noise else math.inf, float(share.max()))
 

@@ -30,7 +30,7 @@ LEGEND = (
 def formats_data(formats: Sequence[Format], gpus: Sequence[GpuSpec]) -> dict[str, Any]:
     """What `perfmodel formats --json` prints: every format with its error and arithmetic types, and the element types alone."""
     architectures: dict[str, list[str]] = {}
-    for gpu in gpus:
+    for gpu in sorted(gpus, key=lambda gpu: tuple(map(int, gpu.compute_capability.split(".")))):
         architectures.setdefault(gpu.architecture, []).append(gpu.id)
     return {
         "schema": "perfmodel.formats/1",
@@ -72,6 +72,7 @@ def _scheme_data(scheme: Scheme) -> dict[str, Any]:
         "block": list(scheme.block) if scheme.block else None,
         "scale": scheme.scale,
         "tensor_scale": scheme.tensor_scale,
+        "zero_point": scheme.zero_point,
         "value_bits": scheme.value_bits,
         "scale_bits": scheme.scale_bits,
         "bits": scheme.bits,
