@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room may import itself and any room of a lower rank. Rooms of one rank do not know each other.
 RANK = {
+    "causes": 0,  # the names of the causes of lost time: a word list
     "errors": 0,
     "units": 0,
     "files": 1,

@@ -63,6 +63,13 @@ def test_import_is_light():
     assert not set(HEAVY) & set(loaded)
 
 
+def test_public_names_stay_what_they_are_however_often_they_are_used():
+    """A submodule of the same name would take a function's place as soon as it is imported."""
+    code = "import perfmodel; print(*(n for n in perfmodel.__all__ for _ in range(2) if not callable(getattr(perfmodel, n))))"
+    wrong = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    assert not wrong
+
+
 def test_nothing_names_a_path_of_one_machine():
     """Addresses of package registries and absolute paths of a developer's machine do not travel."""
     words = ["/home" + "/", "/root" + "/", "/work" + "/", "../" + "shared", "index" + "-url", "pypi" + ".org"]
