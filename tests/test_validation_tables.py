@@ -12,6 +12,7 @@ from perfmodel.validation.targets import table_files, validate_file, validate_ta
 
 TABLES = {path.stem: path for path in table_files()}
 SCORED = ("b200_nvfp4_moe", "h200_feasibility", "h200_grouped_gemm")
+UNSCORED = ("b200_deepseek_tflops", "flashinfer_4048_stages", "h200_feasibility_run9", "h200_ncu")
 
 
 def raw(name):
@@ -25,7 +26,7 @@ def outcome():
 
 
 def test_every_table_names_its_source_and_is_rectangular():
-    assert len(TABLES) == 7
+    assert set(TABLES) >= {*SCORED, *UNSCORED}
     for path in TABLES.values():
         about = read_about(path)
         assert about.title, path
@@ -34,8 +35,8 @@ def test_every_table_names_its_source_and_is_rectangular():
 
 
 def test_tables_are_scored_or_say_why_not():
-    for name, path in TABLES.items():
-        assert (read_about(path).not_scored is None) == (name in SCORED)
+    assert all(read_about(TABLES[name]).not_scored is None for name in SCORED)
+    assert all(len(read_about(TABLES[name]).not_scored or "") > 30 for name in UNSCORED)
 
 
 def test_the_b200_table_counts_flops_as_it_says():
