@@ -11,7 +11,7 @@ import numpy as np
 from perfmodel.causes import NOT_NATIVE
 from perfmodel.errors import PerfModelError
 from perfmodel.explain import Facts, cure, why
-from perfmodel.gap import GapRows, cause_name, gap_rows
+from perfmodel.attribution import GapRows, cause_name, gap_rows
 from perfmodel.hardware import load_gpu
 from perfmodel.scenario import Scenario, default_format, layer_rows, resolve
 from perfmodel.units import MICROSECOND, TFLOPS

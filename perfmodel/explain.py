@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfmodel.causes import NOT_NATIVE
-from perfmodel.gap import GapRows
+from perfmodel.attribution import GapRows
 from perfmodel.scenario import Scenario
 from perfmodel.units import GB, GBPS, MB, MHZ, MICROSECOND, TFLOPS
 

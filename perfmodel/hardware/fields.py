@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from math import isfinite
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
@@ -108,7 +109,7 @@ def _parse(text: str) -> Change:
 
 
 def _parse_number(path: str, text: str, *, whole: bool) -> float | int:
-    if not NUMBER.fullmatch(text):
+    if not NUMBER.fullmatch(text) or not isfinite(float(text)):
         raise PerfModelError("must be a number", field=path, value=text, mend=NUMBER_ALONE)
     number = float(text)
     if number.is_integer():

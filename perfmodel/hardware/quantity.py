@@ -70,7 +70,7 @@ class Between:
 
 GB = Annotated[Quantity, Between(0.1, 1e5, "GB")]
 GBps = Annotated[Quantity, Between(1, 1e6, "GB/s")]
-Tflops = Annotated[Quantity, Between(0.1, 1e6, "TFLOP/s")]
+Tflops = Annotated[Quantity, Between(1e-4, 1e6, "TFLOP/s")]
 FlopPerClock = Annotated[Quantity, Between(1, 1e6, "FLOP per clock and SM")]
 Mhz = Annotated[Quantity, Between(50, 1e4, "MHz")]
 Nanoseconds = Annotated[Quantity, Between(1, 1e5, "ns")]

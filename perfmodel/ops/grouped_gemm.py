@@ -59,9 +59,11 @@ def grouped_gemm(load: Load, shape: GemmShape, machine: Machine, on: Causes) -> 
 
 def _one_tile(load: Load, m_tiles: Array, m: int, n: int, shape: GemmShape, machine: Machine, on: Causes) -> GemmTime:
     """The grouped GEMM with output tiles of m tokens by n columns."""
-    tiles = m_tiles * (np.ceil(shape.n / n) if on.padding else shape.n / n)
-    compute = compute_time(tiles, m, n, shape.k, machine, on)
-    memory = memory_time(load.active * shape.n * shape.k, tiles, n, shape.k, machine, on) if on.weights else np.zeros_like(compute)
+    columns = np.ceil(shape.n / n) if on.padding else shape.n / n
+    compute = compute_time(m_tiles * columns, m, n, shape.k, machine, on)
+    memory = np.zeros_like(compute)
+    if on.weights:
+        memory = memory_time(load.active * shape.n * shape.k, load.active * np.ceil(shape.n / n), n, shape.k, machine, on)
     if not on.scheduling:
         return GemmTime(compute, memory, np.maximum(compute, memory))
     return GemmTime(compute, memory, smooth_maximum(compute, memory, machine.overlap_exponent) + machine.gemm_latency)
@@ -85,16 +87,16 @@ def compute_time(tiles: Array, m: int, n: int, k: Array, machine: Machine, on: C
     return waves * tile
 
 
-def memory_time(weights: Array, tiles: Array, n: int, k: Array, machine: Machine, on: Causes) -> Array:
-    """Seconds for `weights` weights (and their scales) to come from DRAM.
+def memory_time(weights: Array, strips: Array, n: int, k: Array, machine: Machine, on: Causes) -> Array:
+    """Seconds for `weights` weights (and their scales), in `strips` of n columns and k rows, to come from DRAM.
 
-    Little's law: what the busy SMs hold in flight over the DRAM latency bounds the rate; a tile never has more in flight than its
-    whole strip of weights. The two bounds join as a 4-norm of times.
+    Little's law: what the busy SMs hold in flight over the DRAM latency bounds the rate; no more SMs than strips, and no more in
+    flight than a strip (tiles of other tokens read the same strip through L2). The two bounds join as a 4-norm of times.
     """
     per_weight = machine.weight_bytes + machine.scale_bytes
     time = weights * (per_weight / machine.weight_bandwidth(on))
     if on.ramp and machine.dram_latency:
-        in_flight = np.minimum(tiles, machine.sm_count) * np.minimum(machine.in_flight, k * (n * per_weight))
+        in_flight = np.minimum(strips, machine.sm_count) * np.minimum(machine.in_flight, k * (n * per_weight))
         limited = weights * (per_weight * machine.dram_latency) / np.maximum(in_flight, 1.0)
         squared, other = time * time, limited * limited
         time = np.sqrt(np.sqrt(squared * squared + other * other))

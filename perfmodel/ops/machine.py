@@ -93,7 +93,7 @@ def build_machine(gpu: GpuSpec, form: Format, profile: Profile, *, sustained: bo
         gemm_latency=p.gemm_latency_us * MICROSECOND,
         tile_fixed=p.tile_fixed_us * MICROSECOND,
         routing=p.routing_ps * PS,
-        dequantise=p.dequantise_ps * PS if form.dequantises else 0.0,
+        dequantise=p.dequantise_ps * PS if form.execution(gpu.architecture) == "dequantised" else 0.0,
         in_flight=p.in_flight_KiB * KIB,
         tiles=fit.tiles,
         stages=profile.stages,

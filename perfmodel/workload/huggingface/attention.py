@@ -32,8 +32,9 @@ def _mixer(config: Fields, layer: Layer, layers: int) -> Attention | None:
         return _gated_delta(config)
     if layer.mixer == "mamba":
         return _mamba(config)
-    if config.has("compress_ratios"):
-        return _compressed(config, layer, layers)
+    ratios = config.numbers("compress_ratios", layers)
+    if ratios is not None:
+        return _compressed(config, layer, layers, ratios[layer.index])
     if config.count("kv_lora_rank"):
         return _latent(config, layer, layers)
     return _softmax(config, layer, layers)
@@ -71,9 +72,12 @@ def _kv_heads(config: Fields, layer: Layer, layers: int, heads: int) -> int:
         group = attention.count("n_heads_in_group") if attention else None
         return max(heads // group, 1) if group else heads
     own = "num_global_key_value_heads" if layer.mixer == "full" else "swa_num_key_value_heads"
-    kv_heads = config.per_layer(layers, own, *KV_HEADS)[layer.index]
-    if kv_heads is None:
+    listed = config.per_layer(layers, own, *KV_HEADS)
+    kv_heads = listed[layer.index]
+    if kv_heads is None and not any(listed):
         return 1 if config.flag("multi_query") else heads
+    if kv_heads is None:
+        raise config.error(f"num_key_value_heads.{layer.index}", "is missing in a list that gives others")
     if heads % kv_heads:
         raise config.error("num_key_value_heads", f"must divide the {heads} heads", kv_heads)
     return kv_heads
@@ -133,9 +137,8 @@ def _latent(config: Fields, layer: Layer, layers: int) -> LatentAttention:
     )
 
 
-def _compressed(config: Fields, layer: Layer, layers: int) -> CompressedAttention:
-    """DeepSeek-V4: a ratio a layer, 0 for the window alone; runs of 4 tokens are chosen by the indexer, longer ones all read."""
-    ratio = (config.numbers("compress_ratios", layers) or [0])[layer.index]
+def _compressed(config: Fields, layer: Layer, layers: int, ratio: int) -> CompressedAttention:
+    """DeepSeek-V4: `ratio` tokens make one entry, 0 means the window alone; runs of 4 tokens are chosen by the indexer, longer ones all read."""
     return CompressedAttention(
         layers=1,
         kind="csa",

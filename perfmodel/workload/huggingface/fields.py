@@ -78,12 +78,12 @@ class Fields:
         return size
 
     def per_layer(self, layers: int, *names: str) -> list[int | None]:
-        """One size a layer: the first of `names` that is there, as it stands if it is a list, else repeated."""
+        """One size a layer: the first of `names` that is there, its items if it is a list (None for null and 0), else repeated."""
         for name in names:
             value = self.raw(name)
             if isinstance(value, list) and value:
                 self.long_enough(name, value, layers)
-                return [self._size(name, item) for item in value[:layers]]
+                return [self._size(name, item) or None for item in value[:layers]]
             if value is not None and not isinstance(value, list) and (size := self._size(name, value)):
                 return [size] * layers
         return [None] * layers
