@@ -49,7 +49,7 @@ def _predict_gemms(labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> 
 
 
 def _predict_layers(labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
-    from perfmodel.gap import gap_rows
+    from perfmodel.attribution import gap_rows
     from perfmodel.scenario import layer_rows, resolve
     from perfmodel.workload.routing import SKEWED
 
