@@ -1,8 +1,8 @@
 """Where the FLOPS of a Mixture-of-Experts layer go, microsecond by microsecond, and what would change it.
 
-    import perfmodel
-    result = perfmodel.gap("gpt-oss-20b", "b200", format="nvfp4", tokens=[64, 4096])
-    print(result["rows"][0]["losses"])
+import perfmodel
+result = perfmodel.gap("gpt-oss-20b", "b200", format="nvfp4", tokens=[64, 4096])
+print(result["rows"][0]["losses"])
 """
 
 from __future__ import annotations

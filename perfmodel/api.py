@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.causes import NOT_NATIVE
+from perfmodel.attribution import GapRows, cause_name, gap_rows
 from perfmodel.errors import PerfModelError
 from perfmodel.explain import Facts, cure, why
-from perfmodel.attribution import GapRows, cause_name, gap_rows
 from perfmodel.hardware import load_gpu
 from perfmodel.scenario import Scenario, default_format, layer_rows, resolve
 from perfmodel.units import MICROSECOND, TFLOPS
@@ -63,7 +62,7 @@ def gap(
 
 def _moe_layer(spec: ModelSpec) -> MoeLayer:
     if spec.moe is None:
-        raise PerfModelError("has no MoE layer", field="MODEL", value=spec.id, mend="Choose a Mixture-of-Experts model (`perfmodel models`).")
+        raise PerfModelError("has no MoE layer", field="MODEL", value=spec.id, mend="Choose one that has (`perfmodel models`).")
     return spec.moe
 
 
@@ -125,7 +124,10 @@ def _as_object(
 def _row(f: Facts) -> dict[str, Any]:
     """One row of the JSON: microseconds, TFLOPS, bytes."""
     part, layer = f.rows, f.rows.layer
-    us = lambda values: f.number(values) / MICROSECOND  # noqa: E731
+
+    def us(values: np.ndarray) -> float:
+        return f.number(values) / MICROSECOND
+
     latency, ideal = us(part.parts.latency), us(part.parts.ideal)
     losses = {cause: us(values) for cause, values in part.parts.losses.items()}
     flops, moved = f.number(layer.flops), f.number(layer.compulsory_bytes)
@@ -155,6 +157,3 @@ def _row(f: Facts) -> dict[str, Any]:
         ],
         "ops": [{"name": name, "us": us(values)} for name, values in part.ops.items()],
     }
-
-
-__all__ = ["DEFAULT_TOKENS", "NOT_NATIVE", "gap"]

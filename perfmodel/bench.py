@@ -33,7 +33,7 @@ def real_grid() -> dict[str, np.ndarray]:
 
 def predictor(repeats: int = 3) -> dict[str, Any]:
     """Predictions per second, the best of `repeats` passes over the grid on each GPU (the first call, which loads files, apart)."""
-    grid = real_grid()
+    grid: dict[str, Any] = real_grid()
     size = grid["tokens"].size
     per_gpu = {}
     for gpu in GPUS:

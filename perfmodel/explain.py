@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.causes import NOT_NATIVE
 from perfmodel.attribution import GapRows
+from perfmodel.causes import NOT_NATIVE
 from perfmodel.scenario import Scenario
 from perfmodel.units import GB, GBPS, MB, MHZ, MICROSECOND, TFLOPS
 
@@ -92,7 +92,8 @@ def _quantise(f: Facts) -> str:
     m, form = f.rows.layer.machine, f.scenario.format
     parts = []
     if m.dequantise:
-        parts.append(f"{form.weights.element} weights are converted for {form.activations.element} units ({m.dequantise * 1e12:.3g} ps each)")
+        each = m.dequantise * 1e12
+        parts.append(f"{form.weights.element} weights are converted for {form.activations.element} units ({each:.3g} ps each)")
     if m.quantises:
         parts.append(f"activations are quantised to {form.activations.element}")
     return " and ".join(parts) or "nothing is converted: weights and activations are multiplied as they are stored"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -56,7 +56,7 @@ def moe_latency(
     try:
         full = np.broadcast_shapes(*(c.shape for c in columns.values()))
     except ValueError as error:
-        raise PerfModelError(f"shapes do not broadcast: {error}", field="moe_latency", mend="Give scalars or arrays of one shape.") from error
+        raise PerfModelError(f"shapes do not broadcast: {error}", mend="Give scalars or arrays of one shape.") from error
     views = {name: np.broadcast_to(c, full) for name, c in columns.items()}
     out = np.empty(full)
     run_chunks(scenario, views, out.reshape(-1), gated)
@@ -73,8 +73,6 @@ def _numbers(name: str, values: ArrayLike) -> np.ndarray:
 def run_chunks(scenario: Scenario, views: dict[str, np.ndarray], out: Array, gated: bool) -> None:
     """Fill `out` (flat) with the fastest profile's seconds, chunk by chunk, on all cores. An interrupt stops at the next chunk."""
     size = SKEWED_CHUNK if scenario.routing.kind in SKEWED else CHUNK
-    scenario_machines = [scenario.machine(p) for p in scenario.profiles]  # an unknown combination fails here, not in a thread
-    assert scenario_machines
 
     def one(start: int) -> None:
         stop = min(start + size, out.size)
@@ -91,10 +89,10 @@ def run_chunks(scenario: Scenario, views: dict[str, np.ndarray], out: Array, gat
             pass
 
 
-def _drain(pool: ThreadPoolExecutor, work: object, starts: range) -> Iterator[None]:
+def _drain(pool: ThreadPoolExecutor, work: Callable[[int], None], starts: range) -> Iterator[None]:
     """Results in order; on an error or interrupt the chunks that have not begun are dropped."""
     try:
-        yield from pool.map(work, starts)  # type: ignore[arg-type]
+        yield from pool.map(work, starts)
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise

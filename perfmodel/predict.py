@@ -128,13 +128,15 @@ def layer_time(layer: Layer, on: Causes = ON) -> Array:
     """
     ops = layer_ops(layer, on)
     if on.scheduling:
-        return np.sum(ops, axis=0)
+        serial: Array = np.sum(ops, axis=0)
+        return serial
     parts = gemms(layer, on)
     launch, quantise, _, _, _, moved, communication = ops
     necessary = compulsory_activation_time(layer, on)
     compute = np.sum([g.compute for g in parts], axis=0)
     memory = np.sum([g.memory for g in parts], axis=0) + necessary
-    return np.maximum(compute, memory) + (moved - necessary) + launch + quantise + communication
+    overlapped: Array = np.maximum(compute, memory) + (moved - necessary) + launch + quantise + communication
+    return overlapped
 
 
 def compulsory_activation_time(layer: Layer, on: Causes) -> Array:

@@ -147,7 +147,8 @@ def layer_rows(shape: dict[str, Array], *, gated: bool = True) -> LayerRows:
         least = 0 if name == "shared_inter" else 1
         bad = ~(np.isfinite(values) & (values >= least) & (values == np.floor(values)) & (values < 2**40))
         if bad.any():
-            raise PerfModelError("must be whole and positive", field=name, value=float(values[bad].flat[0]), mend="Give whole numbers from 1.")
+            value = float(values[bad].flat[0])
+            raise PerfModelError("must be whole and positive", field=name, value=value, mend="Give whole numbers from 1.")
     columns.setdefault("width", columns["hidden"])
     columns.setdefault("shared_inter", np.zeros_like(columns["hidden"]))
     rows = LayerRows(**columns, gated=gated)

@@ -19,7 +19,7 @@ TOKENS = [1, 2, 8, 32, 128, 512, 2048, 8192, 16384]
     st.sampled_from(["balanced", "uniform", "powerlaw:1.2", "zipf:1", "active:8"]),
     st.lists(st.integers(1, 100_000), min_size=1, max_size=4),
     st.sampled_from(["graph", "eager", "persistent"]),
-)  # fmt: skip
+)
 def test_losses_add_up_and_none_is_negative(model, where, kernel, routing, tokens, launch):
     gpu, fmt = where
     result = perfmodel.gap(model, gpu, format=fmt, kernel=kernel, routing=routing, tokens=tokens, launch=launch)
@@ -79,21 +79,40 @@ def test_rows_keep_the_order_of_the_tokens_when_kernels_differ():
 
 def test_auto_is_the_fastest_of_the_measured():
     auto, *others = (
-        perfmodel.gap("deepseek-v3", "b200", format="nvfp4", kernel=k, tokens=TOKENS)["rows"] for k in ("auto", "trtllm-cutlass", "trtllm-gen")
+        perfmodel.gap("deepseek-v3", "b200", format="nvfp4", kernel=k, tokens=TOKENS)["rows"]
+        for k in ("auto", "trtllm-cutlass", "trtllm-gen")
     )
     for row, a, b in zip(auto, *others, strict=True):
         assert row["latency_us"] == min(a["latency_us"], b["latency_us"])
 
 
-@pytest.mark.parametrize(("model", "gpu", "options"), [
-    ("gpt-oss-20b", "b20", {}), ("gpt-os-20b", "b200", {}), ("gpt-oss-20b", "a100-80gb", {"format": "nvfp4"}), ("gpt-oss-20b", "b200", {"tokens": 0}),
-    ("gpt-oss-20b", "b200", {"tokens": []}), ("gpt-oss-20b", "b200", {"tokens": [1.5]}), ("gpt-oss-20b", "b200", {"tokens": [True]}),
-    ("gpt-oss-20b", "b200", {"ep": 7}), ("gpt-oss-20b", "b200", {"ep": 0}), ("gpt-oss-20b", "b200", {"ep": -8}), ("gpt-oss-20b", "b200", {"tp": 7}),
-    ("gpt-oss-20b", "b200", {"launch": "grph"}), ("gpt-oss-20b", "a100-80gb", {"launch": "pdl"}), ("gpt-oss-20b", "b200", {"comm": "yes"}),
-    ("gpt-oss-20b", "b200", {"against": float("nan")}), ("gpt-oss-20b", "b200", {"redundant": 8}), ("gpt-oss-20b", "b200", {"placement": "best"}),
-    ("layer:hidden=1024", "b200", {}), ("layer:hidden=1024,inter=512,experts=4,topk=8", "b200", {}), ("layer:", "b200", {}),
-    ("gpt-oss-20b", "b200", {"changes": ["memory.bandwith_GBps=1"]}), ("gpt-oss-20b", "b200", {"tokens": 2**31}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "gpu", "options"),
+    [
+        ("gpt-oss-20b", "b20", {}),
+        ("gpt-os-20b", "b200", {}),
+        ("gpt-oss-20b", "a100-80gb", {"format": "nvfp4"}),
+        ("gpt-oss-20b", "b200", {"tokens": 0}),
+        ("gpt-oss-20b", "b200", {"tokens": []}),
+        ("gpt-oss-20b", "b200", {"tokens": [1.5]}),
+        ("gpt-oss-20b", "b200", {"tokens": [True]}),
+        ("gpt-oss-20b", "b200", {"ep": 7}),
+        ("gpt-oss-20b", "b200", {"ep": 0}),
+        ("gpt-oss-20b", "b200", {"ep": -8}),
+        ("gpt-oss-20b", "b200", {"tp": 7}),
+        ("gpt-oss-20b", "b200", {"launch": "grph"}),
+        ("gpt-oss-20b", "a100-80gb", {"launch": "pdl"}),
+        ("gpt-oss-20b", "b200", {"comm": "yes"}),
+        ("gpt-oss-20b", "b200", {"against": float("nan")}),
+        ("gpt-oss-20b", "b200", {"redundant": 8}),
+        ("gpt-oss-20b", "b200", {"placement": "best"}),
+        ("layer:hidden=1024", "b200", {}),
+        ("layer:hidden=1024,inter=512,experts=4,topk=8", "b200", {}),
+        ("layer:", "b200", {}),
+        ("gpt-oss-20b", "b200", {"changes": ["memory.bandwith_GBps=1"]}),
+        ("gpt-oss-20b", "b200", {"tokens": 2**31}),
+    ],
+)
 def test_bad_calls_name_the_field(model, gpu, options):
     with pytest.raises(PerfModelError) as error:
         perfmodel.gap(model, gpu, **options)
@@ -110,9 +129,15 @@ def test_what_ifs_change_the_answer_and_say_what_they_rescaled():
 
 
 def test_published_regimes_of_the_b200_table():
-    # SGLang rows of the published table (Hugging Face, apsys/blackwell-nvfp4-comparison): 206.9, 433 and 1722.9 us. Nothing is fitted to it.
-    result = perfmodel.gap("layer:hidden=2880,inter=7680,experts=32,topk=4", "b200", format="nvfp4", kernel="generic-unfused", launch="eager",
-                           tokens=[1, 128, 4096])  # fmt: skip
+    # SGLang rows of the published table (Hugging Face, apsys/blackwell-nvfp4-comparison). Nothing is fitted to it.
+    result = perfmodel.gap(
+        "layer:hidden=2880,inter=7680,experts=32,topk=4",
+        "b200",
+        format="nvfp4",
+        kernel="generic-unfused",
+        launch="eager",
+        tokens=[1, 128, 4096],
+    )
     for row, measured in zip(result["rows"], [206.9, 433.0, 1722.9], strict=True):
         assert row["latency_us"] == pytest.approx(measured, rel=0.35)
 

@@ -25,10 +25,17 @@ SHAPES = st.fixed_dictionaries(
         "shared_inter": st.sampled_from([0, 1024]),
     }
 )
-COMBINATIONS = [("b200", "nvfp4", k) for k in ("trtllm-cutlass", "trtllm-gen", "generic-fused", "generic-unfused", "ideal", "flashinfer-cutedsl")] + [
-    ("h200", "bf16", "trtllm-cutlass"), ("h200", "mxfp4-w4a16", "triton-kernels"), ("h100", "fp8-block", "deepgemm"), ("h100", "bf16", "sglang-triton"),
-    ("a100-80gb", "int4-w4a16", "marlin"), ("v100", "fp16", "generic-fused"), ("rtx-pro-6000", "nvfp4", "generic-fused"),
-]  # fmt: skip
+COMBINATIONS = [
+    ("b200", "nvfp4", k) for k in ("trtllm-cutlass", "trtllm-gen", "generic-fused", "generic-unfused", "ideal", "flashinfer-cutedsl")
+] + [
+    ("h200", "bf16", "trtllm-cutlass"),
+    ("h200", "mxfp4-w4a16", "triton-kernels"),
+    ("h100", "fp8-block", "deepgemm"),
+    ("h100", "bf16", "sglang-triton"),
+    ("a100-80gb", "int4-w4a16", "marlin"),
+    ("v100", "fp16", "generic-fused"),
+    ("rtx-pro-6000", "nvfp4", "generic-fused"),
+]
 
 
 def build(shape, gpu="b200", fmt="nvfp4", kernel="generic-fused", routing="uniform", **options):
@@ -58,7 +65,12 @@ def test_the_ideal_is_flops_over_the_peak_and_two_causes_make_the_floor():
 
 
 @settings(deadline=None, max_examples=120)
-@given(SHAPES, st.sampled_from(COMBINATIONS), st.sampled_from(["balanced", "uniform", "powerlaw:1.2", "zipf:0.8"]), st.sampled_from(["eager", "graph", "persistent"]))
+@given(
+    SHAPES,
+    st.sampled_from(COMBINATIONS),
+    st.sampled_from(["balanced", "uniform", "powerlaw:1.2", "zipf:0.8"]),
+    st.sampled_from(["eager", "graph", "persistent"]),
+)
 def test_never_under_the_floor_and_the_ops_sum_up(shape, combination, routing, launch):
     layer = build(shape, *combination, routing, launch=launch, comm="include" if shape["ep"] > 1 else "exclude")
     time = layer_time(layer, ON)

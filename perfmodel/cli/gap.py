@@ -44,7 +44,7 @@ def gap(
     against: o.AgainstOption = None,
     set_: SetOption = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Also draw it: .png, .svg or .pdf.")] = None,
-    waterfall: Annotated[int | None, typer.Option(metavar="TOKENS", help="The token count that the waterfall shows (default: the middle one).")] = None,
+    waterfall: Annotated[int | None, typer.Option(metavar="TOKENS", help="Token count of the waterfall (default: the middle one).")] = None,
     json: JsonOption = False,
 ) -> None:
     """Predict, explain, print, draw."""

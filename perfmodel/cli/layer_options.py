@@ -12,11 +12,11 @@ ModelArgument = Annotated[
     str, typer.Argument(help="Bundled model id, path to a config.json, or layer:hidden=7168,inter=2048,experts=256,topk=8[,shared=1].")
 ]
 TokensOption = Annotated[str | None, typer.Option(help="Token counts entering the layer over the EP group, such as 1,64,4096.")]
-FormatOption = Annotated[str | None, typer.Option("--format", help="Default: the fastest that the GPU runs natively and the weights allow.")]
+FormatOption = Annotated[str | None, typer.Option("--format", help="Default: the fastest that the GPU runs and the weights allow.")]
 KernelOption = Annotated[str, typer.Option(help="Kernel profile (`perfmodel profiles`); auto takes the fastest measured one.")]
 RoutingOption = Annotated[
     str | None,
-    typer.Option(help="balanced, uniform, group-limited, powerlaw:ALPHA, zipf:S, active:N or counts:FILE. Default: the model's own, else uniform."),
+    typer.Option(help="balanced, uniform (default), group-limited (models that do so), powerlaw:ALPHA, zipf:S, active:N, counts:FILE."),
 ]
 EpOption = Annotated[int, typer.Option(help="Expert-parallel ranks; figures are the busiest rank's.")]
 TpOption = Annotated[int, typer.Option(help="Tensor-parallel ranks, which split the intermediate size.")]
@@ -25,7 +25,7 @@ CommOption = Annotated[str, typer.Option(help="exclude or include dispatch, comb
 ClockOption = Annotated[str, typer.Option(help="burst (as benchmarks of 0.1 s run) or sustained (what long tensor work settles at).")]
 PlacementOption = Annotated[str, typer.Option(help="Experts on ranks: contiguous, round-robin or balanced.")]
 RedundantOption = Annotated[int, typer.Option(help="Replicas of the hottest experts over all ranks.")]
-AgainstOption = Annotated[float | None, typer.Option(help="Hold the layer against this peak (TFLOPS) instead of that of the units that run.")]
+AgainstOption = Annotated[float | None, typer.Option(help="Another peak to hold the layer against, in TFLOPS.")]
 
 __all__ = ["GpuOption", "JsonOption", "SetOption", "parse_tokens"]
 

@@ -25,7 +25,8 @@ def render(result: dict[str, Any], console: Console, waterfall: int | None = Non
 
 def _title(result: dict[str, Any]) -> Text:
     text = Text(f"{result['model']} on {result['gpu']}, {result['format']}", style="bold")
-    text.append(f"   kernel {result['kernel']}, {result['routing']} routing, dense peak {result['peak_tflops']:,.0f} TFLOPS", style="not bold")
+    details = f"   kernel {result['kernel']}, {result['routing']} routing, dense peak {result['peak_tflops']:,.0f} TFLOPS"
+    text.append(details, style="not bold")
     return text
 
 

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg", ".pdf")
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "perfmodel",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
 def check_suffix(path: str) -> None:
@@ -36,7 +43,7 @@ def save(result: dict[str, Any], path: str) -> None:
 
     check_suffix(path)
     rows = sorted({row["tokens"]: row for row in result["rows"]}.values(), key=lambda row: row["tokens"])
-    with plt.rc_context({"font.size": 10, "svg.fonttype": "none", "svg.hashsalt": "perfmodel", "axes.spines.top": False, "axes.spines.right": False}):
+    with plt.rc_context(STYLE):
         figure, (top, bottom) = plt.subplots(2, 1, figsize=(10.5, 8.4), sharex=True, height_ratios=[3, 2], layout="constrained")
         _draw_tflops(top, rows, result)
         _draw_shares(bottom, rows)
@@ -74,7 +81,8 @@ def _draw_tflops(axes: Axes, rows: list[dict[str, Any]], result: dict[str, Any])
     axes.plot(tokens, np.minimum(roof, result["peak_tflops"]), color="black", lw=1.4, ls=":", label="physical floor (roofline)")
     axes.plot(tokens, reached, color=COLOURS["reached"], lw=2.6, marker="o", ms=5, mec="white", label="reached (predicted)")
     for x, y in zip(tokens, reached, strict=True):
-        axes.annotate(f"{y:,.0f}" if y >= 10 else f"{y:.2g}", (x, y), textcoords="offset points", xytext=(0, -15), ha="center", fontsize=8.5)
+        text = f"{y:,.0f}" if y >= 10 else f"{y:.2g}"
+        axes.annotate(text, (x, y), textcoords="offset points", xytext=(0, -15), ha="center", fontsize=8.5)
     axes.set(xscale="log", yscale="log", ylabel="TFLOPS of one layer on one GPU")
     axes.set_ylim(reached.min() / 3.5, result["peak_tflops"] * 1.5)
     axes.grid(True, which="major", alpha=0.25)

@@ -16,7 +16,8 @@ def render(result: dict[str, Any], console: Console) -> None:
     rows = result["rows"]
     ops = [op["name"] for i, op in enumerate(rows[0]["ops"]) if any(row["ops"][i]["us"] > 0 for row in rows)]
     table = Table(header_style="bold", pad_edge=False, title=f"{result['model']} on {result['gpu']}, {result['format']}: us of each op")
-    for name in ("tokens", *(o.replace("grouped_gemm.", "GEMM ").replace("_", " ") for o in ops), "layer", "80 % interval", "TFLOPS", "GB/s", "bound by", "kernel"):
+    names = [name.replace("grouped_gemm.", "GEMM ").replace("_", " ") for name in ops]
+    for name in ("tokens", *names, "layer", "80 % interval", "TFLOPS", "GB/s", "bound by", "kernel"):
         table.add_column(name, justify="left" if name in ("bound by", "kernel") else "right")
     for row in rows:
         times = {op["name"]: op["us"] for op in row["ops"]}

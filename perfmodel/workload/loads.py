@@ -133,7 +133,8 @@ class EqualisedLoad:
     def tiles(self, rows: int) -> Array:
         """Tiles of equal shares, never more than the real ones."""
         active = np.maximum(self.active, 1e-12)
-        return np.minimum(active * np.ceil(self.pairs / active / rows - 1e-9), self.real.tiles(rows))
+        tiles: Array = np.minimum(active * np.ceil(self.pairs / active / rows - 1e-9), self.real.tiles(rows))
+        return tiles
 
 
 def single_group(tokens: Array) -> TwoLevelLoad:

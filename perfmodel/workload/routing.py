@@ -203,7 +203,8 @@ def _rank_variance(p: Problem, groups: int, used: int) -> Array:
     local = p.local_experts
     same_pairs = local * (np.minimum(local, size) - 1)
     other_pairs = local * (local - 1) - same_pairs
-    return np.maximum(local * q + same_pairs * same + other_pairs * other - (local * q) ** 2, 0.0)
+    variance: Array = np.maximum(local * q + same_pairs * same + other_pairs * other - (local * q) ** 2, 0.0)
+    return variance
 
 
 def touch_probability(p: Problem, groups: int = 1, used: int = 1) -> Array:

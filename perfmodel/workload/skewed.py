@@ -107,7 +107,8 @@ def _one_shape(routing: Routing, tokens: Array, experts: int, topk: int, ep: int
 def _touched(tokens: Array, pairs: Array, topk: int) -> Array:
     """Tokens with at least one of their `topk` experts on a rank that computes `pairs` pairs, its experts chosen independently."""
     share = np.minimum(pairs / (tokens * topk), 1.0)
-    return np.minimum(tokens * -np.expm1(topk * np.log1p(-np.minimum(share, 1 - 1e-15))), pairs)
+    touched: Array = np.minimum(tokens * -np.expm1(topk * np.log1p(-np.minimum(share, 1 - 1e-15))), pairs)
+    return touched
 
 
 def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float) -> Array:
@@ -153,10 +154,10 @@ def scaled_counts(counts: Array, tokens: Array, topk: int) -> Array:
     Raises PerfModelError where an expert would get more tokens than there are (a token visits an expert once).
     """
     exact = counts / counts.sum() * (tokens * topk)[:, None]
-    whole = np.floor(exact)
-    left = np.rint((tokens * topk)[:, None] - whole.sum(-1, keepdims=True))
-    rank = np.argsort(np.argsort(-(exact - whole), axis=-1, kind="stable"), axis=-1, kind="stable")
-    whole += rank < left
+    floor = np.floor(exact)
+    left = np.rint((tokens * topk)[:, None] - floor.sum(-1, keepdims=True))
+    rank = np.argsort(np.argsort(-(exact - floor), axis=-1, kind="stable"), axis=-1, kind="stable")
+    whole: Array = floor + (rank < left)
     if (whole > tokens[:, None]).any():
         worst = int(np.argmax(counts))
         raise PerfModelError(
