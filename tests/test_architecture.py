@@ -44,7 +44,7 @@ def room_of(module: str) -> str:
     name = module.removeprefix("perfmodel").removeprefix(".").split(".")[0]
     if name == "__main__":
         return "cli"
-    return name if name in RANK or (ROOT / "perfmodel" / name).is_dir() and name else "model"
+    return name if name in RANK or ((ROOT / "perfmodel" / name).is_dir() and name) else "model"
 
 
 def imported(tree: ast.AST, module: str) -> Iterator[str]:
