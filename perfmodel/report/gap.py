@@ -2,48 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfmodel.report.palette import COLOURS
+from perfmodel.report.palette import COLOURS, LETTERS
 
-BAR = 36
+WIDEST, NARROWEST = 40, 14
 """Characters of a bar."""
+TABLE_WIDTH = 66
+"""Characters that the other columns of the table take."""
+
+
+@dataclass(frozen=True)
+class Brush:
+    """Draws stretches of bars: coloured blocks, or letters where the terminal has too few colours."""
+
+    colour: bool
+    bar: int
+
+    def stretch(self, cause: str, length: int) -> Text:
+        """`length` characters in the colour, or the letter, of a cause."""
+        return Text(("█" if self.colour else LETTERS[cause]) * length, style=COLOURS[cause])
 
 
 def render(result: dict[str, Any], console: Console, waterfall: int | None = None) -> None:
     """Print the object of `perfmodel.gap`. `waterfall` picks the token count that is shown cause by cause (default: the middle row)."""
     rows = result["rows"]
-    at = next((i for i, r in enumerate(rows) if r["tokens"] == waterfall), len(rows) // 2)
-    console.print(Group(_title(result), _table(result), _legend(rows), Text(), _waterfall(rows[at]), Text(), _advice(rows[at])))
+    row = next((r for r in rows if r["tokens"] == waterfall), rows[len(rows) // 2])
+    brush = Brush(console.color_system in ("256", "truecolor"), max(NARROWEST, min(WIDEST, console.width - TABLE_WIDTH)))
+    blank = Text()
+    parts: list[RenderableType] = [_title(result), _table(result, brush), _legend(rows, brush), blank]
+    parts += [_waterfall(row, brush), blank, _reasons(row), blank, _advice(row)]
+    console.print(Group(*parts))
     for line in result["notes"]:
         console.print(Text(f"note: {line}", style="yellow"))
 
 
 def _title(result: dict[str, Any]) -> Text:
     text = Text(f"{result['model']} on {result['gpu']}, {result['format']}", style="bold")
-    details = f"   kernel {result['kernel']}, {result['routing']} routing, dense peak {result['peak_tflops']:,.0f} TFLOPS"
-    text.append(details, style="not bold")
-    return text
+    details = f"\nkernel {result['kernel']}, {result['routing']} routing, dense peak {result['peak_tflops']:,.0f} TFLOPS"
+    return text.append(details, style="not bold")
 
 
-def _table(result: dict[str, Any]) -> Table:
+def _table(result: dict[str, Any], brush: Brush) -> Table:
     table = Table(header_style="bold", pad_edge=False)
-    table.add_column("tokens", justify="right")
-    table.add_column("time us", justify="right")
-    table.add_column("80 % interval", justify="right")
-    table.add_column("TFLOPS", justify="right")
-    table.add_column("of peak", justify="right")
-    table.add_column("bound by")
+    for name in ("tokens", "time us", "80 % interval", "TFLOPS", "of peak"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("bound by", no_wrap=True)
     if result["kernel"] == "auto":
         table.add_column("kernel")
-    table.add_column("where the time goes", min_width=BAR)
+    table.add_column("where it goes", min_width=brush.bar, no_wrap=True)
     for row in result["rows"]:
         low, high = row["interval_us"]
-        kernel = [row["kernel"]] if result["kernel"] == "auto" else []
         table.add_row(
             f"{row['tokens']:,}",
             number(row["latency_us"]),
@@ -51,8 +65,8 @@ def _table(result: dict[str, Any]) -> Table:
             number(row["tflops"]),
             percent(row["tflops"] / result["peak_tflops"]),
             row["bound"],
-            *kernel,
-            _bar(row),
+            *([row["kernel"]] if result["kernel"] == "auto" else []),
+            _bar(row, brush),
         )
     return table
 
@@ -61,59 +75,80 @@ def _parts(row: dict[str, Any]) -> list[tuple[str, float]]:
     return [("reached", row["ideal_us"]), *((x["cause"], x["us"]) for x in row["losses"])]
 
 
-def _bar(row: dict[str, Any]) -> Text:
-    """The causes as coloured stretches of one line, rounded so that they fill it."""
+def _bar(row: dict[str, Any], brush: Brush) -> Text:
+    """The causes as stretches of one line, rounded so that they fill it."""
     text, done, total = Text(), 0, 0.0
     for cause, us in _parts(row):
         total += us
-        end = round(BAR * total / row["latency_us"])
-        text.append("█" * (end - done), style=COLOURS[cause])
+        end = round(brush.bar * total / row["latency_us"])
+        text.append_text(brush.stretch(cause, end - done))
         done = end
     return text
 
 
-def _legend(rows: list[dict[str, Any]]) -> Text:
+def _legend(rows: list[dict[str, Any]], brush: Brush) -> Text:
     """The causes that take 2 % or more of some row."""
-    text = Text()
+    entries = []
     for place, (cause, _) in enumerate(_parts(rows[0])):
         if any(_parts(row)[place][1] >= 0.02 * row["latency_us"] for row in rows):
-            text.append("█ ", style=COLOURS[cause])
-            text.append(("at the peak" if cause == "reached" else cause) + "   ")
-    return text
+            name = "at the peak" if cause == "reached" else cause
+            entries.append(brush.stretch(cause, 1).append(" " + name.replace(" ", "\u00a0"), style=""))
+    return Text("   ").join(entries)
 
 
-def _waterfall(row: dict[str, Any]) -> Table:
+def _shown(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The losses worth a line: half a thousandth of the latency or more."""
+    return [loss for loss in row["losses"] if loss["us"] >= 0.0005 * row["latency_us"]]
+
+
+def _waterfall(row: dict[str, Any], brush: Brush) -> Table:
     """From the ideal time to the prediction, each bar beginning where the last ended."""
-    table = Table(title=f"{row['tokens']:,} tokens: from the peak to {number(row['latency_us'])} us", title_justify="left", box=None)
-    for column, justify in (("cause", "left"), ("us", "right"), ("", "left"), ("off saves us", "right"), ("why", "left")):
-        table.add_column(column, justify=justify, no_wrap=column != "why")  # type: ignore[arg-type]
-    done = 0.0
-    scale = BAR / row["latency_us"]
-    table.add_row("FLOPs at the peak", number(row["ideal_us"]), _step(0, row["ideal_us"], scale, "reached"), "", "")
+    title = f"{row['tokens']:,} tokens: from the peak to {number(row['latency_us'])} us"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="bold")
+    table.add_column("cause", no_wrap=True)
+    table.add_column("us", justify="right", no_wrap=True)
+    table.add_column("", min_width=brush.bar, no_wrap=True)
+    table.add_column("off saves us", justify="right", no_wrap=True)
+    scale = brush.bar / row["latency_us"]
+    table.add_row("FLOPs at the peak", number(row["ideal_us"]), _step(0.0, row["ideal_us"], scale, "reached", brush), "")
     done = row["ideal_us"]
     for loss in row["losses"]:
-        if loss["us"] < 0.0005 * row["latency_us"]:
-            continue
-        step = _step(done, loss["us"], scale, loss["cause"])
-        table.add_row(loss["cause"], number(loss["us"]), step, number(loss["saves_us"]), Text(loss["why"], style="dim"))
+        if loss in _shown(row):
+            step = _step(done, loss["us"], scale, loss["cause"], brush)
+            table.add_row(loss["cause"], number(loss["us"]), step, number(loss["saves_us"]))
         done += loss["us"]
     return table
 
 
-def _step(start: float, length: float, scale: float, cause: str) -> Text:
+def _step(start: float, length: float, scale: float, cause: str, brush: Brush) -> Text:
     begin, end = round(start * scale), round((start + length) * scale)
-    return Text(" " * min(begin, BAR - 1) + ("█" * (end - begin) or "▏"), style=COLOURS[cause])
+    if end == begin:
+        return Text(" " * min(begin, brush.bar - 1) + "▏")
+    return Text(" " * begin).append_text(brush.stretch(cause, end - begin))
 
 
-def _advice(row: dict[str, Any]) -> RenderableType:
+def _grid(title: str, lines: list[tuple[str, ...]]) -> Table:
+    """Aligned columns without lines, the last one wrapping."""
+    table = Table(
+        title=title or None, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for place in range(len(lines[0]) if lines else 1):
+        table.add_column(style="dim" if lines and place == len(lines[0]) - 1 else "", no_wrap=bool(lines) and place < len(lines[0]) - 1)
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def _reasons(row: dict[str, Any]) -> Table:
+    """Why each of the shown losses costs what it costs."""
+    return _grid("Why", [(loss["cause"], loss["why"]) for loss in _shown(row)])
+
+
+def _advice(row: dict[str, Any]) -> Table:
     """The causes whose absence would save most, and what would cure them."""
-    text = Text("What would help most", style="bold")
-    for loss in sorted(row["losses"], key=lambda x: -x["saves_us"])[:3]:
-        if loss["saves_us"] > 0.01 * row["latency_us"]:
-            text.append(f"\n  up to {number(loss['saves_us'])} us  ", style="not bold")
-            text.append(loss["cause"], style=f"not bold {COLOURS[loss['cause']]}")
-            text.append(f": {loss['cure']}", style="not bold")
-    return text
+    worst = sorted(row["losses"], key=lambda loss: -loss["saves_us"])[:3]
+    worth = [loss for loss in worst if loss["saves_us"] > 0.01 * row["latency_us"]]
+    return _grid("What would help most", [(loss["cause"], f"up to {number(loss['saves_us'])} us", loss["cure"]) for loss in worth])
 
 
 def number(value: float) -> str:
@@ -124,5 +159,5 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, two significant digits under 10 %."""
-    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g} %"
+    """A share in percent, two significant digits."""
+    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"

@@ -49,7 +49,7 @@ def save(result: dict[str, Any], path: str) -> None:
         _draw_shares(bottom, rows)
         figure.suptitle(_title(result), fontsize=13, fontweight="bold", x=0.01, ha="left")
         handles, labels = top.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center", frameon=False, title="lost to", alignment="left")
+        figure.legend(handles, labels, loc="outside right upper", frameon=False, title="lost to", alignment="left")
         buffer = io.BytesIO()
         kind = Path(path).suffix[1:].lower()
         figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
@@ -74,15 +74,16 @@ def _draw_tflops(axes: Axes, rows: list[dict[str, Any]], result: dict[str, Any])
         time = time + lost
     reached = flops / latency / 1e6
     low, high = (flops / np.array([row["interval_us"][i] for row in rows]) / 1e6 for i in (1, 0))
-    axes.fill_between(tokens, low, np.minimum(high, result["peak_tflops"]), color="black", alpha=0.16, lw=0, label="80 % interval")
     axes.axhline(result["peak_tflops"], color="black", lw=1.4, ls="--", label="dense peak")
     roof = np.array([row["flops"] / row["floor_us"] / 1e6 for row in rows])
     axes.plot(tokens, np.minimum(roof, result["peak_tflops"]), color="white", lw=3.2)
     axes.plot(tokens, np.minimum(roof, result["peak_tflops"]), color="black", lw=1.4, ls=":", label="physical floor (roofline)")
-    axes.plot(tokens, reached, color=COLOURS["reached"], lw=2.6, marker="o", ms=5, mec="white", label="reached (predicted)")
+    errors = np.abs(np.array([low, np.minimum(high, result["peak_tflops"])]) - reached)
+    axes.errorbar(tokens, reached, errors, fmt="none", ecolor="black", elinewidth=1.2, capsize=4, label="80 % interval", zorder=4)
+    axes.plot(tokens, reached, color=COLOURS["reached"], lw=2.6, marker="o", ms=6, mec="white", label="reached (predicted)", zorder=5)
     for x, y in zip(tokens, reached, strict=True):
         text = f"{y:,.0f}" if y >= 10 else f"{y:.2g}"
-        axes.annotate(text, (x, y), textcoords="offset points", xytext=(0, -15), ha="center", fontsize=8.5)
+        axes.annotate(text, (x, y), textcoords="offset points", xytext=(7, -13), ha="left", fontsize=8.5)
     axes.set(xscale="log", yscale="log", ylabel="TFLOPS of one layer on one GPU")
     axes.set_ylim(reached.min() / 3.5, result["peak_tflops"] * 1.5)
     axes.grid(True, which="major", alpha=0.25)

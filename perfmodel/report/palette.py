@@ -17,3 +17,6 @@ COLOURS = {
     "communication": "#1a1a1a",
 }
 """`reached` is the ideal time: FLOPs at the peak."""
+
+LETTERS = dict(zip(COLOURS, "=NWACTPSBQUILX", strict=True))
+"""Where there are too few colours, a bar spells its causes with these letters."""
