@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,11 +46,15 @@ class MissingRequirementError(PerfModelError):
 
 def shorten(value: object, limit: int = 80) -> str:
     """`repr(value)` cut to `limit` characters, so that a huge value does not flood the message."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        text = f"a deeply nested {type(value).__name__}"
+    try:  # reprlib looks no deeper than two levels: aliases in YAML make a few lines expand to billions of items
+        text = repr(value) if isinstance(value, str | float) else _BRIEF.repr(value)
+    except (RecursionError, ValueError):  # nested too deep; an integer of more digits than Python prints
+        text = f"a huge {type(value).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxother, _BRIEF.maxlong = 2, 200, 200
 
 
 def did_you_mean(word: str, choices: Iterable[str], *, show: int = 12) -> str:

@@ -36,7 +36,8 @@ def validate(kind: type[M], data: dict[str, Any], *, file: str | Path | None = N
 
 def explain(error: ValidationError, kind: type[BaseModel], *, file: str | Path | None = None, text: str | None = None) -> PerfModelError:
     """The first of pydantic's complaints as a PerfModelError; further ones are counted and named in the mend."""
-    details = error.errors(include_url=False)
+    # A misspelt field comes before the one that it leaves missing.
+    details = sorted(error.errors(include_url=False), key=lambda d: d["type"] == "missing")
     first, rest = details[0], details[1:]
     context = first.get("ctx", {})  # validators of ours may name field, value and mend in a PydanticCustomError
     location = tuple(context["field"].split(".")) if "field" in context else tuple(part for part in first["loc"] if not _is_tag(part))
