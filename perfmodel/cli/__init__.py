@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import Annotated
+
+import typer
 
 COMMANDS = ("gap", "predict", "gpus", "spec", "models", "formats", "profiles", "validate", "bench")
 """Modules of this folder, in the order of `--help`; each has `register(app)`. They import what is heavy inside their functions."""
@@ -13,12 +16,10 @@ HELP = "Where the FLOPS of a Mixture-of-Experts layer go, microsecond by microse
 
 def main(argv: list[str] | None = None) -> None:
     """Run one command. Exit codes: 0, 2 for bad input, 3 for missing hardware or extra, 130 when interrupted."""
-    import typer
-
     from perfmodel.errors import PerfModelError
 
     app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
-    app.callback()(_version_option)
+    app.callback()(_options)
     for name in COMMANDS:
         import_module(f"perfmodel.cli.{name}").register(app)
     try:
@@ -32,14 +33,18 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(0)
 
 
-def _version_option(
-    version: bool = False,
-) -> None:
-    if version:
-        from importlib.metadata import version as installed
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
 
-        sys.stdout.write(f"perfmodel {installed('perfmodel')}\n")
-        sys.exit(0)
+        typer.echo(f"perfmodel {version('perfmodel')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)] = False,
+) -> None:
+    """Options of `perfmodel` itself."""
 
 
 def _fail(message: str, code: int) -> None:

@@ -13,13 +13,18 @@ from perfmodel.cli.output import JsonOption, SetOption, note, print_json
 if TYPE_CHECKING:
     from perfmodel.hardware.editing import Edit
 
+HELP = """Show, make, change, check and compare GPU specifications.
+
+Example: `perfmodel spec new --from b200 mine.yaml`, then `perfmodel spec set mine.yaml memory.bandwidth_GBps=9000`
+"""
+
 GpuArgument = Annotated[str, typer.Argument(metavar="GPU", help="GPU id (`perfmodel gpus`) or a path to a YAML file.")]
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Your own YAML file.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command and its sub-commands to `app`."""
-    group = typer.Typer(no_args_is_help=True, help="Show, make, change, check and compare GPU specifications.")
+    group = typer.Typer(no_args_is_help=True, help=HELP)
     for command in (show, new, set_, validate, diff, schema):
         group.command(command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="spec")

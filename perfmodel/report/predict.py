@@ -12,26 +12,32 @@ from perfmodel.report.gap import number
 
 
 def render(result: dict[str, Any], console: Console) -> None:
-    """Print one line a token count: ops, their sum and its interval [us], bytes and FLOPs."""
+    """Print a column a token count: us of each op, their sum, its interval, and the rates that follow."""
     rows = result["rows"]
-    ops = [op["name"] for i, op in enumerate(rows[0]["ops"]) if any(row["ops"][i]["us"] > 0 for row in rows)]
-    table = Table(header_style="bold", pad_edge=False, title=f"{result['model']} on {result['gpu']}, {result['format']}: us of each op")
-    names = [name.replace("grouped_gemm.", "GEMM ").replace("_", " ") for name in ops]
-    for name in ("tokens", *names, "layer", "80 % interval", "TFLOPS", "GB/s", "bound by", "kernel"):
-        table.add_column(name, justify="left" if name in ("bound by", "kernel") else "right")
+    table = Table(
+        header_style="bold", pad_edge=False, title=f"{result['model']} on {result['gpu']}, {result['format']}", title_justify="left"
+    )
+    table.add_column("us at tokens", no_wrap=True)
     for row in rows:
-        times = {op["name"]: op["us"] for op in row["ops"]}
-        low, high = row["interval_us"]
-        table.add_row(
-            f"{row['tokens']:,}",
-            *(number(times[o]) for o in ops),
-            number(row["latency_us"]),
-            f"{number(low)} - {number(high)}",
-            number(row["tflops"]),
-            number(sum(row["dram_bytes"].values()) / row["latency_us"] / 1e3),
-            row["bound"],
-            row["kernel"],
-        )
+        table.add_column(f"{row['tokens']:,}", justify="right", no_wrap=True)
+    for place, op in enumerate(rows[0]["ops"]):
+        times = [row["ops"][place]["us"] for row in rows]
+        if any(times):
+            table.add_row(op["name"].replace("grouped_gemm.", "GEMM ").replace("_", " "), *map(number, times))
+    table.add_section()
+    table.add_row("layer", *(number(row["latency_us"]) for row in rows), style="bold")
+    for name, side in (("80 % from", 0), ("80 % to", 1)):
+        table.add_row(name, *(number(row["interval_us"][side]) for row in rows))
+    table.add_section()
+    table.add_row("TFLOPS", *(number(row["tflops"]) for row in rows))
+    table.add_row("GB/s of DRAM", *(number(sum(row["dram_bytes"].values()) / row["latency_us"] / 1e3) for row in rows))
+    table.add_row("active experts", *(number(row["active_experts"]) for row in rows))
+    table.add_row("bound by", *(row["bound"] for row in rows))
+    kernels = [row["kernel"] for row in rows]
+    if len(set(kernels)) > 1:
+        table.add_row("kernel", *kernels)
     console.print(table)
+    if len(set(kernels)) == 1:
+        console.print(Text(f"kernel {kernels[0]}, {result['routing']} routing"))
     for line in result["notes"]:
         console.print(Text(f"note: {line}", style="yellow"))

@@ -1,0 +1,125 @@
+"""The commands as a user types them, in one process: exit codes, JSON, pictures, messages without tracebacks."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from perfmodel.cli import main
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*words):
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call
+
+
+def test_gap_prints_a_table_a_waterfall_and_advice(run):
+    code, out, _ = run("gap", "gpt-oss-20b", "--gpu", "b200", "--format", "nvfp4", "--tokens", "1,64,4096")
+    assert code == 0
+    for words in ("trtllm-gen", "weight traffic", "from the peak to", "What would help most", "80 % interval"):
+        assert words in out
+
+
+def test_gap_json_is_one_object_of_the_contract(run):
+    code, out, err = run("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", "64", "--json")
+    result = json.loads(out)
+    assert (code, result["schema"], err) == (0, "perfmodel.gap/1", "")
+    assert {
+        "tokens",
+        "latency_us",
+        "interval_us",
+        "flops",
+        "tflops",
+        "ideal_us",
+        "floor_us",
+        "bound",
+        "losses",
+        "dram_bytes",
+        "active_experts",
+        "ops",
+        "kernel",
+        "arithmetic_intensity",
+        "ridge",
+    } <= set(result["rows"][0])
+
+
+def test_predict_shows_ops_and_profiles_and_bench_exist(run):
+    code, out, _ = run("predict", "deepseek-v3", "--gpu", "h200", "--tokens", "64", "--json")
+    assert code == 0
+    assert [op["name"] for op in json.loads(out)["rows"][0]["ops"]][2:4] == ["grouped_gemm.gate_up", "grouped_gemm.down"]
+    assert "shared experts" in run("predict", "deepseek-v3", "--gpu", "h200", "--tokens", "64")[1]
+    assert "trtllm-gen" in run("profiles")[1]
+    assert "0.85" in run("profiles", "trtllm-gen")[1]
+    assert json.loads(run("profiles", "marlin", "--json")[1])["profiles"][0]["id"] == "marlin"
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_plots_are_written_whole(run, tmp_path, suffix):
+    path = tmp_path / f"gap.{suffix}"
+    code, _, err = run("gap", "gpt-oss-20b", "--gpu", "b200", "--plot", path)
+    assert code == 0
+    assert str(path) in err
+    assert path.stat().st_size > 8000
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    if suffix == "svg":
+        text = "".join(ET.parse(path).getroot().itertext())
+        for words in ("TFLOPS", "tokens entering the layer", "weight traffic", "physical floor", "dense peak"):
+            assert words in text
+
+
+def test_one_token_count_plots_too(run, tmp_path):
+    assert run("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", "64", "--plot", tmp_path / "one.png")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("gap", "gpt-oss-20b", "--gpu", "b20"),
+        ("gap", "gpt-oss-20b"),
+        ("gap", "--gpu", "b200"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", "0"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", "many"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", ""),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", "1,,2"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--ep", "x"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--plot", "gap.gif"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--plot", "/nowhere/gap.png"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--waterfall", "3"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--set", "memory"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--routing", "counts:nowhere.csv"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--kernel", "fastest"),
+        ("gap", "/", "--gpu", "b200"),
+        ("bench", "everything"),
+        ("profiles", "trtllm"),
+        ("profiles", "nowhere.yaml"),
+        ("nonsense",),
+        ("gap", "--nonsense"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--against", "nan"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", "9" * 40),
+    ],
+)
+def test_mistakes_exit_with_2_and_one_short_message(run, words):
+    code, _, err = run(*words)
+    assert code == 2
+    assert 0 < len(err.strip()) < 1500
+    assert "Traceback" not in err
+
+
+def test_every_command_has_help_with_an_example(run):
+    from perfmodel.cli import COMMANDS
+
+    assert run("--help")[0] == 0
+    for name in COMMANDS:
+        code, out, _ = run(name, "--help")
+        assert code == 0
+        assert "perfmodel " + name in " ".join(out.split())
+
+
+def test_version(run):
+    assert run("--version")[1].startswith("perfmodel ")
