@@ -6,7 +6,6 @@ re-space what the writer had aligned.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
@@ -53,6 +52,7 @@ def _replace(text: str, node: Node, value: object, colon_after: int) -> str:
     if start == end:  # an empty value is marked at the next token: go back to behind its colon
         start = end = text.index(":", colon_after) + 1
         return f"{text[:start]} {render(value)}{text[end:]}"
+    end -= len(text[start:end]) - len(text[start:end].rstrip())  # a block scalar's mark lies behind its line break
     return text[:start] + render(value) + text[end:]
 
 
@@ -91,5 +91,12 @@ def render(value: object) -> str:
         return "[" + ", ".join(render(part) for part in value) + "]"
     if isinstance(value, str):
         plain = PLAIN.fullmatch(value) and value.lower() not in NOT_PLAIN
-        return value if plain else json.dumps(value, ensure_ascii=False)
+        return value if plain else '"' + "".join(map(_character, value)) + '"'
     return repr(value)
+
+
+def _character(c: str) -> str:
+    """A character of a double-quoted string."""
+    if c in '"\\':
+        return "\\" + c
+    return c if c.isprintable() else f"\\U{ord(c):08x}"

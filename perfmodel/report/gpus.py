@@ -69,10 +69,8 @@ def difference_table(first: GpuSpec, second: GpuSpec, pairs: Sequence[Difference
     """The fields that two GPUs do not share; sources where nothing else differs."""
     table = _table(["field", first.id, second.id if second.id != first.id else f"{second.id} (second)"], [])
     for pair in pairs:
-        one, other = _cell(pair.first, False), _cell(pair.second, False)
-        if one == other:
-            one, other = _cell(pair.first, True), _cell(pair.second, True)
-        table.add_row(pair.field, one, other)
+        sources = isinstance(pair.first, Quantity) and isinstance(pair.second, Quantity) and pair.first.value == pair.second.value
+        table.add_row(pair.field, _cell(pair.first, sources), _cell(pair.second, sources))
     return table
 
 
