@@ -138,7 +138,7 @@ def _latent(config: Fields, layer: Layer, layers: int) -> LatentAttention:
 
 
 def _compressed(config: Fields, layer: Layer, layers: int, ratio: int) -> CompressedAttention:
-    """DeepSeek-V4: `ratio` tokens make one entry, 0 means the window alone; the indexer chooses runs of 4 tokens, longer ones are all read."""
+    """DeepSeek-V4: `ratio` tokens make one entry, 0 means the window alone; the indexer chooses runs of 4, longer ones are all read."""
     return CompressedAttention(
         layers=1,
         kind="csa",
