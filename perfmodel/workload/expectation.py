@@ -72,7 +72,7 @@ def _tails(tokens: Array, probability: Array, tile_rows: Sequence[int]) -> Array
     out = np.zeros((len(tile_rows), tokens.size))
     for row, tile in enumerate(tile_rows):
         for start in range(0, int(tokens.max()), tile):
-            out[row] += np.where(start < tokens, bdtrc(np.minimum(start, tokens - 1), tokens, probability), 0.0)
+            out[row] += np.where(start < tokens, bdtrc(np.minimum(start, tokens - 1), tokens.astype(int), probability), 0.0)
     return out
 
 
