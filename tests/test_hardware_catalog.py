@@ -1,5 +1,6 @@
 """The 21 GPU files: they load, agree with themselves and with published figures, and keep their provenance."""
 
+import json
 import time
 from pathlib import Path
 
@@ -214,6 +215,15 @@ def test_instructions_fit_the_architecture(gpu):
 
 def test_the_schema_is_in_step():
     assert (FOLDER / ".schema.json").read_text() == schema_text(), "run: perfmodel spec schema --out gpu_specs/.schema.json"
+
+
+def test_the_schema_knows_bounds_and_whole_numbers():
+    parts = json.loads(schema_text())["$defs"]
+    bare, sourced = parts["Compute"]["properties"]["sm_count"]["anyOf"]
+    assert bare == {"type": "integer", "minimum": 1, "maximum": 1e6}
+    assert sourced == {"allOf": [{"$ref": "#/$defs/Count"}], "properties": {"value": {"minimum": 1, "maximum": 1e6}}}
+    assert parts["Memory"]["properties"]["bandwidth_GBps"]["anyOf"][0] == {"type": "number", "minimum": 1, "maximum": 1e6}
+    assert parts["Memory"]["additionalProperties"] is False
 
 
 def test_loading_is_fast():

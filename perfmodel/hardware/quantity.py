@@ -63,7 +63,7 @@ class Between:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """A bare number within the bounds, or the object with source and status."""
         sourced = handler(schema)
-        kind = "integer" if sourced.get("$ref", "").endswith("Count") else "number"
+        kind = handler.resolve_ref_schema(sourced)["properties"]["value"]["type"]
         bounds = {"minimum": self.low, "maximum": self.high}
         return {"anyOf": [{"type": kind, **bounds}, {"allOf": [sourced], "properties": {"value": bounds}}]}
 

@@ -29,12 +29,12 @@ class GpuSpec(Strict):
     compute_capability: str = Field(pattern=r"^\d{1,2}\.\d$")
     """In quotes: as a number, 10.0 and 10 would be the same."""
     memory: Memory
-    l2: L2
+    l2: L2 = L2()
     compute: Compute
     sm: Sm
     clock: Clock
     power: Power
-    links: Links
+    links: Links = Links()
     node: Node
     _notes: tuple[str, ...] = PrivateAttr(default=())
 
