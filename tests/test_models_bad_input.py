@@ -119,6 +119,7 @@ def test_files_that_are_no_config(tmp_path: Path, content: str | bytes, message:
         ("num_hidden_layers", 100_000, "at most 1,000"),
         ("vocab_size", 0, "vocab_size: is missing"),
         ("num_key_value_heads", 3, "must divide the 8 heads"),
+        ("num_key_value_heads", [8, 0, 8, 8, 8, 8], "num_key_value_heads.1: is missing"),
         ("num_experts_per_tok", None, "num_experts_per_tok: is missing"),
         ("num_experts_per_tok", 17, "topk 17 is over the 16 experts"),
         ("n_group", 5, "do not split"),
@@ -238,6 +239,7 @@ def test_mangled_tables_and_lists(name: str, data: st.DataObject) -> None:
 @given(junk)
 @example({"text_config": {"text_config": {"text_config": {"text_config": {"text_config": GOOD}}}}})
 @example(GOOD | {"quantization_config": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a.experts": 3}}})
+@example(GOOD | {"compress_ratios": [], "block_configs": [None] * 6})
 @example(GOOD | {"quantization_config": {"config_groups": {"g": {"weights": {"num_bits": -4}}}}})
 def test_any_json_at_all(config: object) -> None:
     _outcome(config)
