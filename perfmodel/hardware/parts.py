@@ -110,9 +110,9 @@ class Sm(Strict):
 class Clock(Strict):
     """SM clocks."""
 
-    base_MHz: Mhz | None = None
     boost_MHz: Mhz
     """Highest clock under light load."""
+    base_MHz: Mhz | None = None
     tensor_peak_MHz: Mhz
     """Clock that the datasheet's tensor peaks assume."""
     sustained_MHz: Mhz | None = None
