@@ -23,7 +23,8 @@ def consequences(gpu: GpuSpec, changes: Sequence[Change]) -> tuple[list[Change],
     - SMs, that clock and FLOP/clock/SM scale the dense and sparse peaks; SMs and boost the vector peaks.
     - A peak set alone scales FLOP/clock/SM. Set together with SMs, clock or rate it stands as given, and the 3 % check judges it.
     """
-    given = {c.path: float(c.value) for c in changes if c.is_quantity and isinstance(c.value, int | float)}
+    # Values that validation will refuse have no consequences, so that it names them and not what follows from them.
+    given = {c.path: float(c.value) for c in changes if isinstance(c.value, int | float) and c.value > 0}
     derived = _clocks(gpu, given)
     now = given | {c.path: float(c.value) for c in derived if isinstance(c.value, int | float)}
     sms = _ratio(now, SMS, gpu.compute.sm_count)
