@@ -37,7 +37,7 @@ def render_one(profile: Profile, console: Console) -> None:
     for stage in profile.stages:
         console.print(Text(f"  {stage.name}: {stage.rows} x {stage.width} x {' + '.join(stage.moves)}"))
     table = Table(header_style="bold", pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for fit in profile.fits:
         table.add_column("\n".join([" ".join(fit.architectures), " ".join(fit.formats)]), justify="right")
     for name, *values in _rows(profile.fits):
