@@ -31,28 +31,31 @@ def _support(profile: Profile) -> list[str]:
 
 
 def render_one(profile: Profile, console: Console) -> None:
-    """A profile's stages, then a table of its fits with parameters, interval and provenance."""
+    """A profile's stages, its fits with provenance, then a table of their parameters."""
     console.print(Text(f"{profile.id}: {profile.name}", style="bold"))
-    console.print(f"{profile.summary} {profile.launches} launches; stages see {profile.token_rows} tokens of a rank.")
+    tokens = "all tokens of the expert-parallel group" if profile.token_rows == "all" else "tokens with an expert on the rank"
+    console.print(f"{profile.summary} {profile.launches} launches; the stages pass over {tokens}.")
     for stage in profile.stages:
         console.print(Text(f"  {stage.name}: {stage.rows} x {stage.width} x {' + '.join(stage.moves)}"))
     table = Table(header_style="bold", pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for fit in profile.fits:
-        table.add_column("\n".join([" ".join(fit.architectures), " ".join(fit.formats)]), justify="right")
+    table.add_column("fit", no_wrap=True)
+    for number, fit in enumerate(profile.fits, start=1):
+        table.add_column(str(number), justify="right")
+        console.print(Text(f"\n{number}  {' '.join(fit.architectures)}: {' '.join(fit.formats)}", style="bold"))
+        origin = ", ".join(filter(None, (fit.provenance.status, fit.provenance.date, fit.provenance.dataset)))
+        console.print(Text(f"   {origin}: {fit.provenance.source}", style="dim"))
     for name, *values in _rows(profile.fits):
         table.add_row(name, *values)
+    console.print()
     console.print(table)
-    for source in dict.fromkeys(f"{fit.provenance.status}, {fit.provenance.date}: {fit.provenance.source}" for fit in profile.fits):
-        console.print(Text(source, style="dim"))
 
 
 def _rows(fits: tuple[Fit, ...]) -> list[list[str]]:
     names = list(type(fits[0].parameters).model_fields)
     rows = [[name, *(f"{getattr(fit.parameters, name):g}" for fit in fits)] for name in names]
-    rows.append(["tile rows", *(" ".join(map(str, fit.tiles.m)) for fit in fits)])
-    rows.append(["tile columns", *(" ".join(map(str, fit.tiles.n)) for fit in fits)])
+    rows.append(["tile rows", *("\n".join(map(str, fit.tiles.m)) for fit in fits)])
+    rows.append(["tile columns", *("\n".join(map(str, fit.tiles.n)) for fit in fits)])
     rows.append(["tile chosen by", *(fit.tiles.select for fit in fits)])
-    rows.append(["80 % interval", *(f"x {fit.interval.low:g} - {fit.interval.high:g}" for fit in fits)])
+    rows.append(["80 % interval", *(f"x {fit.interval.low:g}\nx {fit.interval.high:g}" for fit in fits)])
     rows.append(["status", *(fit.provenance.status for fit in fits)])
     return rows
