@@ -57,5 +57,4 @@ def _rows(fits: tuple[Fit, ...]) -> list[list[str]]:
     rows.append(["tile columns", *("\n".join(map(str, fit.tiles.n)) for fit in fits)])
     rows.append(["tile chosen by", *(fit.tiles.select for fit in fits)])
     rows.append(["80 % interval", *(f"x {fit.interval.low:g}\nx {fit.interval.high:g}" for fit in fits)])
-    rows.append(["status", *(fit.provenance.status for fit in fits)])
     return rows
