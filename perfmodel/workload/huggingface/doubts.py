@@ -8,8 +8,9 @@ from typing import Any
 from perfmodel.workload.huggingface.fields import Fields
 
 _CHECKED = """
-deepseek_ref deepseek_v3 deepseek_v32 deepseek_v4 gemma4 glm_moe_dsa gpt_oss kimi_k2 kimi_k25 llama llama4 mimo mimo_v2_flash minimax_m2
-minimax_m3 minimax_m3_vl mixtral nemotron-nas nemotron_h qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_vl qwen3_vl_moe step3p7
+dbrx deepseek_ref deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 ernie4_5_moe gemma4 glm4_moe glm_moe_dsa gpt_oss granitemoe
+hunyuan_v1_moe kimi_k2 kimi_k25 kimi_linear llama llama4 mimo mimo_v2_flash minimax_m2 minimax_m3 minimax_m3_vl mixtral nemotron-nas
+nemotron_h olmoe phimoe qwen2_moe qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next qwen3_vl qwen3_vl_moe step3p7
 """
 CHECKED = frozenset(_CHECKED.split())
 """Model types whose parameter count from the config was held against the published one."""
@@ -25,7 +26,7 @@ UNCOUNTED = (
 """Encoders beside the language model, layers for speculative decoding, and per-layer embeddings."""
 
 STRUCTURAL = re.compile(
-    r"(^|_)(size|dim|rank|layer|head|expert|freq|interval|period|pattern|type|group|mult|block|kernel|latent|width|module)s?(_|$)"
+    r"(^|_)(size|dim|rank|layer|head|expert|freq|frequency|interval|period|pattern|type|group|mult|block|kernel|latent|width|module)s?(_|$)"
 )
 """Words in a field's name that make it look like a size; such a field is named where it was not read."""
 

@@ -10,7 +10,10 @@ from perfmodel.workload.huggingface.layers import EXPERTS, Layer
 
 TOPK = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_top_k", "moe_k")
 DENSE_INTER = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim")
-EXPERT_INTER = ("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size", "intermediate_size")
+EXPERT_INTER = (
+    *("moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size", "intermediate_size"),
+    "ffn_hidden_size",
+)
 SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 SHARED_INTER = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim", "shared_intermediate_size")
 ACTIVATION = ("mlp_hidden_act", "hidden_act", "hidden_activation", "activation_function")

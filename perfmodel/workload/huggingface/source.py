@@ -76,11 +76,10 @@ def text_table(root: Fields, depth: int = 0) -> Fields:
     lone = _lone_table(root)
     if lone is not None:
         return lone
-    if any(isinstance(root.table_of.get(name), dict) for name in FLATTENED):
-        merged = dict(root.table_of)
-        for name in FLATTENED:
-            merged |= merged.pop(name, None) or {}
-        return Fields(merged, root.file, root.prefix, root.notes)
+    for name in FLATTENED:
+        inner = root.table(name)
+        if inner is not None:
+            root.table_of = inner.table_of | root.table_of
     return root
 
 
