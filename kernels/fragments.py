@@ -1,0 +1,72 @@
+"""Which element of a tile each lane of a warp holds, as the tensor cores want it, and where 4-bit codes lie in a 32-bit word.
+
+A weight fragment is the A operand (M = weight rows, K). With row r = lane // 4 and q = lane % 4, register a[h + 2 * k8] of lane (r, q)
+holds, of a 16 x 16 bf16 fragment, row r + 8 * h and k = 8 * k8 + 2 * q + p for p = 0 (low half) and 1 (high half). `wgmma` gives warp w of
+the warpgroup rows 16 * w .. 16 * w + 15 in the same order.
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "Register Fragments for wgmma.mma_async.m64nNk16".
+
+So the 8 weights of a lane, for 16 of K, are one word of 32 bits: 4 registers x 2 halves. `NIBBLES` says on which bits of the word each
+code lies, such that few masks and shifts make it a bf16 (or the selector of a `prmt`).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from perfmodel.kernels.arrays import Array, cast, namespace
+
+NibbleOrder = Literal["e2m1", "int4", "nf4", "e2m1-to-e4m3"]
+Bits = tuple[int, int, int, int]
+"""Bits of the word on which bits 0, 1, 2 and 3 of a code lie."""
+
+# Bits of half a word for E2M1 (mantissa, low and high exponent bit, sign). A bf16 has its sign on bit 15, the low end of its exponent on
+# bits 7 and 8, the top of its mantissa on bit 6. Registers 0, 1, 2 need a shift left by 0, 3, 6; register 3 takes the bits that are left.
+_E2M1_HALF: tuple[Bits, ...] = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 10, 11, 14))
+
+
+def _shifted(bits: Bits, by: int) -> Bits:
+    return (bits[0] + by, bits[1] + by, bits[2] + by, bits[3] + by)
+
+
+def _run(first: int) -> Bits:
+    return (first, first + 1, first + 2, first + 3)
+
+
+def _e2m1_to_e4m3(register: int, byte: int) -> Bits:
+    """Magnitudes where `prmt` wants its selectors, half a word for each register; signs on the top bits of bytes, or 4 bits below."""
+    selector = 16 * register + 4 * byte
+    return (selector, selector + 1, selector + 2, 8 * byte + (3 if register else 7))
+
+
+NIBBLES: dict[NibbleOrder, tuple[Bits, ...]] = {
+    "e2m1": tuple(_shifted(bits, 16 * p) for bits in _E2M1_HALF for p in (0, 1)),
+    "int4": tuple(_run(4 * register + 16 * p) for register in range(4) for p in (0, 1)),
+    "nf4": tuple(_run(4 * (2 * register + p)) for register in range(4) for p in (0, 1)),
+    "e2m1-to-e4m3": tuple(_e2m1_to_e4m3(register, byte) for register in (0, 1) for byte in range(4)),
+}
+"""Bits of the 8 codes of a word, in the order of the slots: register by register, and in a register from its low end.
+
+"e2m1": one mask (0x81C081C0) after a shift left by 0, 3 or 6 gives registers 0, 1, 2 as bf16 x 2**-126; see `dequant` for register 3.
+"int4": register i is (word >> 4 * i) & 0x000F000F.   "nf4": the code of slot j on bits 4 * j: selectors of a `prmt`.
+"e2m1-to-e4m3": registers of four e4m3; only two registers, those of one row (k 0-15 and 16-31 of a fragment of 32).
+"""
+
+
+def pack_word(slots: Array, order: NibbleOrder) -> Array:
+    """Codes uint8 [8, ...], slot by slot, as words int32 [...]."""
+    word = None
+    for slot, bits in enumerate(NIBBLES[order]):
+        code = cast(slots[slot], "int32")
+        for source, target in enumerate(bits):
+            bit = ((code >> source) & 1) << target
+            word = bit if word is None else word | bit
+    return word
+
+
+def unpack_word(words: Array, order: NibbleOrder) -> Array:
+    """Words int32 [...] as codes uint8 [8, ...], slot by slot."""
+    slots = []
+    for bits in NIBBLES[order]:
+        code = sum(((words >> target) & 1) << source for source, target in enumerate(bits))
+        slots.append(cast(code, "uint8"))
+    return namespace(words).stack(slots)

@@ -1,0 +1,185 @@
+"""Weights as the kernels read them: tiles of `rows` weight rows x 64 (bf16 operand) or 128 (e4m3 operand) of K, one after the other.
+
+A tile is what one step of the main loop takes, contiguous in memory: first the codes, then the scales of the block-scaled formats.
+
+    codes   [rows / 16][lane 0..31][word 0..3]   32-bit words: 16 B a lane, 512 B for 16 rows; word j holds k = 16 * j .. 16 * j + 15
+            of the lane's rows r and r + 8 (r = lane // 4) as `fragments` says: what `mma.sync` and `wgmma` want as A fragment j
+    scales  MXFP4: [rows / 16][r][c][h]  bytes, of row r + 8 * h and k = 32 * c .. 32 * c + 31: one 32-bit load a lane
+            NVFP4: [rows / 16][r][j][h]  bytes, of row r + 8 * h and k = 16 * j .. 16 * j + 15: one 64-bit load a lane
+            INT4, NF4: none; `group_scales` lies apart, for its groups can be longer than a tile
+
+A tile of 128 rows has 4096 + 256 B in MXFP4, 4096 + 512 B in NVFP4, 4096 B in INT4 and NF4. Rows beyond N and K beyond K are codes 0.
+
+What the bytes of the scales mean ("|2" = the same bf16 in both halves of a register), and so what the GPU computes, all exact:
+
+    MXFP4   byte d: d * 0x00800080 is bf16 |2 of 2**(d - 127).            weight = code x 2**-126 x that x alpha[e]
+    NVFP4   byte u: u * 0x00100010 + 0x70007000 is bf16 |2 of scale x 2**119.  weight = code x 2**-126 x that x alpha[e]
+
+(code x 2**-126 is the bf16 that masks make of a code.) The products, weight / alpha, lie within 2**-133 .. 12 and 2**-17 .. 21.
+`alpha` is FP32 and belongs to the epilogue. Everything here takes NumPy arrays or torch tensors and gives the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfmodel.errors import PerfModelError
+from perfmodel.kernels.arrays import Array, bitcast, cast, dtype_name, namespace, pad_to, permute
+from perfmodel.kernels.fragments import NibbleOrder, pack_word, unpack_word
+from perfmodel.kernels.levels import Rest, Window, by_expert, collect_rest, occupied, split
+
+TILE_K = 64
+"""K of a tile of the W4A16 layouts."""
+MXFP4_WINDOW = Window(top=254, binades=134)
+"""Stored bytes of MXFP4 scales, 121 .. 254: over that range code x 2**-126 x 2**(byte - 127) is exact in bf16, subnormals included."""
+NVFP4_SHIFT = 7
+"""NVFP4 weights come out 2**7 too small, so that the bf16 of the largest scale stays finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class W4A16:
+    """Packed weights of E experts [N, K] whose fragments a kernel makes bf16."""
+
+    format: str
+    """Id of the format: mxfp4-w4a16, nvfp4-w4a16, int4-w4a16 or nf4-w4a16."""
+    n: int
+    k: int
+    rows: int
+    """Weight rows of a tile."""
+    tiles: Array
+    """uint8 [E, ceil(N / rows), ceil(K / 64), bytes of a tile]"""
+    alpha: Array
+    """float32 [E]: what the accumulators are multiplied by."""
+    group_scales: Array | None = None
+    """INT4 and NF4: int32 [E, ceil(N / rows), groups of K, rows]; see `pack_group_scales`."""
+    group: int = 0
+    """INT4 and NF4: K of a group."""
+    rest: Rest | None = None
+    """MXFP4 whose scales spread over more than 134 binades in an expert: the tiles of what did not fit. None in any real checkpoint."""
+
+
+def pack_mxfp4_w4a16(codes: Array, scales: Array, rows: int = 128) -> W4A16:
+    """E2M1 codes uint8 [E, N, K] and E8M0 scales uint8 [E, N, K / 32], every byte but 255, in the layout of the module's head.
+
+    Scales are re-based by expert: the largest one over a block that is not all zeros gets the byte 254. `alpha` undoes it.
+    Raises PerfModelError for shapes that do not fit and for the NaN byte 255.
+    """
+    _check(codes, scales, 32, rows)
+    _refuse(scales == 255, "E8M0 scale is NaN (byte 255)")
+    top, levels = by_expert(codes, scales, MXFP4_WINDOW)
+    stored = MXFP4_WINDOW.stored(scales, top, levels)
+
+    def pack(part: Array) -> Array:
+        return _with_scales(pack_codes(part, "e2m1", rows), _scale_bytes(stored, 32, rows))
+
+    parts = split(codes, levels)
+    tiles = [pack(part) for part in parts]
+    rest = collect_rest(tiles[1:], [occupied(part, rows, TILE_K) for part in parts[1:]], MXFP4_WINDOW.binades)
+    alpha = cast(namespace(codes).ldexp(cast(top * 0 + 1, "float64"), top - 128), "float32").reshape(-1)
+    return W4A16("mxfp4-w4a16", codes.shape[1], codes.shape[2], rows, tiles[0], alpha, rest=rest)
+
+
+def pack_nvfp4_w4a16(codes: Array, scales: Array, tensor_scale: Array, rows: int = 128) -> W4A16:
+    """E2M1 codes uint8 [E, N, K], E4M3 scales uint8 [E, N, K / 16] and the FP32 scale [E] above them, in the layout of the module's head.
+
+    E4M3 s = 1.m x 2**e, -9 <= e <= 8, subnormals normalised, is stored as (e + 22) << 3 | m: the exponent of its bf16 without the upper
+    three bits, which are 7 throughout. Blocks of scale zero get codes zero. Raises PerfModelError for NaN and negative scales, for shapes
+    that do not fit.
+    """
+    _check(codes, scales, 16, rows)
+    _refuse((scales & 0x7F) == 0x7F, "E4M3 scale is NaN")
+    _refuse(scales > 0x80, "E4M3 scale is negative")
+    empty = (scales & 0x7F) == 0
+    alpha = cast(tensor_scale, "float32").reshape(-1) * 2**NVFP4_SHIFT
+    if tuple(alpha.shape) != (codes.shape[0],) or not bool(((alpha > 0) & (alpha < float("inf"))).all()):
+        raise PerfModelError("one positive FP32 scale under 2**121 for each expert", field="tensor_scale", value=tuple(tensor_scale.shape))
+    kept = namespace(codes).where(_per_element(empty, 16), cast(codes * 0, "uint8"), codes)
+    tiles = _with_scales(pack_codes(kept, "e2m1", rows), _scale_bytes(normalised_e4m3(scales), 16, rows))
+    return W4A16("nvfp4-w4a16", codes.shape[1], codes.shape[2], rows, tiles, alpha)
+
+
+def normalised_e4m3(scales: Array) -> Array:
+    """E4M3 codes without sign, uint8, as bytes (exponent + 22) << 3 | mantissa in which subnormals are normal too; zero stays 0."""
+    xp, code = namespace(scales), cast(scales & 0x7F, "int32")
+    shift = (code < 4) * 1 + (code < 2) * 1 + 1  # of a subnormal m x 2**-9, m = 1..7: until its top bit is the hidden one
+    subnormal = ((16 - shift) << 3) | ((code << shift) & 7)
+    stored = xp.where(code < 8, subnormal, code + ((22 - 7) << 3))
+    return cast(xp.where(code == 0, code, stored), "uint8")
+
+
+def fused_rows(rows: Array) -> Array:
+    """Gate and up rows [E, 2 * I, K], alternating as checkpoints have them (gate 0, up 0, ...), in the order of a fused activation.
+
+    In every 16 rows the first 8 are gates, the other 8 their ups: rows r and r + 8 of a fragment, whose accumulators lie in one lane. Use
+    it on codes and scales (and zero points) before packing. Raises PerfModelError where 2 * I is no multiple of 16.
+    """
+    experts, n, k = rows.shape
+    if n % 16:
+        raise PerfModelError("gate and up rows together must be a multiple of 16", field="N", value=n, mend="Pad the intermediate size.")
+    return permute(rows.reshape(experts, n // 16, 8, 2, k), 0, 1, 3, 2, 4).reshape(experts, n, k)
+
+
+def pack_codes(codes: Array, order: NibbleOrder, rows: int) -> Array:
+    """Codes uint8 [E, N, K] as the codes of tiles, uint8 [E, ceil(N / rows), ceil(K / 64), rows * 32]."""
+    experts, n, k = codes.shape
+    down, across = -(-n // rows), -(-k // TILE_K)
+    padded = pad_to(codes, experts, down * rows, across * TILE_K)
+    #                        0        1     2           3  4  5       6  7   8  9
+    axes = padded.reshape(experts, down, rows // 16, 2, 8, across, 4, 2, 4, 2)  # e, tile, m16, h, r, tile, j, k8, q, p
+    slots = permute(axes, 7, 3, 9, 0, 1, 5, 2, 4, 8, 6).reshape(8, experts, down, across, rows * 8)
+    return bitcast(pack_word(slots, order), "uint8")
+
+
+def unpack_codes(tiles: Array, order: NibbleOrder, rows: int) -> Array:
+    """The inverse of `pack_codes`: tiles, with or without scales behind, as codes uint8 [E, N padded, K padded]."""
+    experts, down, across, _ = tiles.shape
+    slots = unpack_word(bitcast(tiles[..., : rows * 32], "int32"), order)
+    axes = slots.reshape(2, 2, 2, experts, down, across, rows // 16, 8, 4, 4)  # k8, h, p, e, tile, tile, m16, r, q, j
+    return permute(axes, 3, 4, 6, 1, 7, 5, 9, 0, 8, 2).reshape(experts, down * rows, across * TILE_K)
+
+
+def unpack_scale_bytes(tiles: Array, block: int, rows: int) -> Array:
+    """The scale bytes behind the codes of tiles, uint8 [E, N padded, K padded / block]."""
+    experts, down, across, _ = tiles.shape
+    axes = tiles[..., rows * 32 :].reshape(experts, down, across, rows // 16, 8, TILE_K // block, 2)
+    return permute(axes, 0, 1, 3, 6, 4, 2, 5).reshape(experts, down * rows, across * (TILE_K // block))
+
+
+def _scale_bytes(scales: Array, block: int, rows: int) -> Array:
+    """Bytes uint8 [E, N, K / block] in the order of tiles, uint8 [E, ceil(N / rows), ceil(K / 64), rows * 64 / block]."""
+    experts, n, blocks = scales.shape
+    per_tile = TILE_K // block
+    down, across = -(-n // rows), -(-blocks // per_tile)
+    padded = pad_to(scales, experts, down * rows, across * per_tile)
+    axes = padded.reshape(experts, down, rows // 16, 2, 8, across, per_tile)
+    return permute(axes, 0, 1, 5, 2, 4, 6, 3).reshape(experts, down, across, rows * per_tile)
+
+
+def _with_scales(codes: Array, scales: Array) -> Array:
+    return namespace(codes).concatenate([codes, scales], -1)
+
+
+def _per_element(blocks: Array, block: int) -> Array:
+    """[E, N, K / block] as [E, N, K]."""
+    return namespace(blocks).stack([blocks] * block, -1).reshape(*blocks.shape[:-1], -1)
+
+
+def _check(codes: Array, scales: Array, block: int, rows: int) -> None:
+    for name, array in (("codes", codes), ("scales", scales)):
+        if dtype_name(array) != "uint8" or array.ndim != 3:
+            raise PerfModelError("must be uint8 with three axes, [E, N, ..]", field=name, value=(dtype_name(array), tuple(array.shape)))
+    experts, n, k = codes.shape
+    if not (experts and n and k) or k % block:
+        raise PerfModelError(f"K must be a multiple of the block of {block}, nothing empty", field="codes", value=tuple(codes.shape))
+    if tuple(scales.shape) != (experts, n, k // block):
+        raise PerfModelError(f"must be {(experts, n, k // block)}, one for {block} codes", field="scales", value=tuple(scales.shape))
+    if rows < 16 or rows % 16:
+        raise PerfModelError("a tile has a multiple of 16 rows", field="rows", value=rows, mend="The kernels take 128.")
+    _refuse(codes > 15, "codes have four bits", field="codes")
+
+
+def _refuse(wrong: Array, problem: str, field: str = "scales") -> None:
+    """Raise PerfModelError that names the first place where `wrong` is true."""
+    if bool(wrong.any()):
+        where = tuple(int(i) for i in namespace(wrong).argwhere(wrong)[0])
+        raise PerfModelError(problem, field=field, value=where, mend="The value is the first place [expert, row, block]: mend the weights.")
