@@ -28,11 +28,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_type_hints
 
-from perfmodel.kernels import compat  # noqa: F401  (before numba.cuda)
-
-from llvmlite import ir  # isort: skip
-from numba.core import errors, types  # isort: skip
-from numba.cuda.extending import intrinsic  # isort: skip
+from llvmlite import ir
+from numba import types
+from numba.core.errors import TypingError
+from numba.cuda.extending import intrinsic
 
 IMMEDIATE = "immediate"
 
@@ -144,12 +143,12 @@ def _accept(made: Instruction, name: str, wanted: Any, given: Any) -> Any:
     if wanted is IMMEDIATE:
         if isinstance(given, types.IntegerLiteral):
             return given
-        raise errors.TypingError(f"{made.name}: {name} must be a constant integer, known when the kernel is compiled, got {given}")
+        raise TypingError(f"{made.name}: {name} must be a constant integer, known when the kernel is compiled, got {given}")
     expected, found = _elements(wanted), _elements(given)
     fits = isinstance(given, types.BaseTuple) == isinstance(wanted, types.BaseTuple) and len(expected) == len(found)
     if fits and all(_converts(have, want) for have, want in zip(found, expected, strict=True)):
         return wanted
-    raise errors.TypingError(f"{made.name}: {name} must be {wanted}, got {given}")
+    raise TypingError(f"{made.name}: {name} must be {wanted}, got {given}")
 
 
 def _converts(given: Any, wanted: Any) -> bool:

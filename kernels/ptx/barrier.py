@@ -88,7 +88,7 @@ def cluster_sync() -> None:
 
 @asm("mov.u32 $out, %cluster_ctarank;", effect="none", needs="sm_90")
 def cluster_rank() -> U32:
-    """Which CTA of its cluster this one is, from 0. PTX ISA 10.17, %cluster_ctarank."""
+    """Which CTA of its cluster this one is, from 0. PTX ISA 10.16, %cluster_ctarank."""
 
 
 @asm("fence.proxy.async.shared::cta;", needs="sm_90")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.kernels.ptx.asm import F32, U16, U32, U64, U32x2, U32x4, asm
+from llvmlite import ir
+from numba import types
+from numba.cuda.extending import intrinsic
 
-from llvmlite import ir  # isort: skip
-from numba.core import types  # isort: skip
-from numba.cuda.extending import intrinsic  # isort: skip
+from perfmodel.kernels.ptx.asm import F32, U16, U32, U64, U32x2, U32x4, asm
 
 
 def _array_address(_context: Any, array: Any) -> Any:

@@ -15,10 +15,9 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
+from numba import types
 
 from perfmodel.kernels.ptx.asm import Immediate, Instruction, asm, instruction
-
-from numba.core import types  # isort: skip
 
 Element = Literal["bf16", "e4m3"]
 
