@@ -75,17 +75,17 @@ def store_bulk(target: U64, shared: U32, bytes: U32) -> None:
 
 @asm("cp.async.bulk.commit_group;", needs="sm_90")
 def store_commit() -> None:
-    """Close this thread's group of bulk stores. PTX ISA 9.7.9.25.2.1, cp.async.bulk.commit_group."""
+    """Close this thread's group of bulk stores. PTX ISA 9.7.9.27.2.1, cp.async.bulk.commit_group."""
 
 
 @asm("cp.async.bulk.wait_group.read $pending;", needs="sm_90")
 def store_wait_read(pending: Immediate) -> None:
-    """Wait until all but `pending` groups have read their shared memory, to reuse it. PTX ISA 9.7.9.25.2.2, cp.async.bulk.wait_group."""
+    """Wait until all but `pending` groups have read their shared memory, to reuse it. PTX ISA 9.7.9.27.2.2, cp.async.bulk.wait_group."""
 
 
 @asm("cp.async.bulk.wait_group $pending;", needs="sm_90")
 def store_wait(pending: Immediate) -> None:
-    """Wait until all but `pending` groups of bulk stores are complete. PTX ISA 9.7.9.25.2.2, cp.async.bulk.wait_group."""
+    """Wait until all but `pending` groups of bulk stores are complete. PTX ISA 9.7.9.27.2.2, cp.async.bulk.wait_group."""
 
 
 @asm(
@@ -95,7 +95,7 @@ def store_wait(pending: Immediate) -> None:
 def copy_tile(shared: U32, map: U64, column: I32, row: I32, barrier: U32) -> None:
     """Copy the tile whose first element is (row, column) of a 2-D tensor map; what lies outside the tensor comes as zeros.
 
-    All bytes of the tile count on the barrier, those outside too. PTX ISA 9.7.9.25.5.2, cp.async.bulk.tensor.
+    All bytes of the tile count on the barrier, those outside too. PTX ISA 9.7.9.27.1.2, cp.async.bulk.tensor.
     """
 
 
@@ -105,7 +105,7 @@ def copy_tile(shared: U32, map: U64, column: I32, row: I32, barrier: U32) -> Non
     needs="sm_90",
 )
 def copy_tile_multicast(shared: U32, map: U64, column: I32, row: I32, barrier: U32, ranks: U16) -> None:
-    """`copy_tile` to every CTA of the cluster whose bit is set in `ranks`. PTX ISA 9.7.9.25.5.2, cp.async.bulk.tensor."""
+    """`copy_tile` to every CTA of the cluster whose bit is set in `ranks`. PTX ISA 9.7.9.27.1.2, cp.async.bulk.tensor."""
 
 
 @asm(
@@ -114,14 +114,14 @@ def copy_tile_multicast(shared: U32, map: U64, column: I32, row: I32, barrier: U
     needs="sm_90",
 )
 def copy_tile_hinted(shared: U32, map: U64, column: I32, row: I32, barrier: U32, policy: U64) -> None:
-    """`copy_tile` under an L2 policy. PTX ISA 9.7.9.25.5.2, cp.async.bulk.tensor."""
+    """`copy_tile` under an L2 policy. PTX ISA 9.7.9.27.1.2, cp.async.bulk.tensor."""
 
 
 @asm("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$map, {$column, $row}], [$shared];", needs="sm_90")
 def store_tile(map: U64, column: I32, row: I32, shared: U32) -> None:
     """Copy a tile from shared memory to (row, column) of a 2-D tensor map; what lies outside is not written.
 
-    `fence_async_shared` before, `store_commit` after. PTX ISA 9.7.9.25.5.2, cp.async.bulk.tensor.
+    `fence_async_shared` before, `store_commit` after. PTX ISA 9.7.9.27.1.2, cp.async.bulk.tensor.
     """
 
 

@@ -32,7 +32,7 @@ def descriptor_base(stride: int = 8 * ROW_BYTES) -> np.uint64:
     """The constant part of the descriptor of a K-major tile with 128-byte swizzle: `base | (shared_address >> 4)` is the whole.
 
     `stride` is the distance in bytes between groups of eight rows (1,024 if they are dense). The tile must be aligned to 1,024
-    bytes; k advances by 32 bytes, 2 in the descriptor. PTX ISA 9.7.15.5.1.2, matrix descriptor.
+    bytes; k advances by 32 bytes, 2 in the descriptor. PTX ISA 9.7.15.5.1.2.2, matrix descriptor.
     """
     swizzle_128, leading = 1, 1  # the leading dimension is not used with a swizzle
     return np.uint64((swizzle_128 << 62) | ((stride >> 4) << 32) | (leading << 16))
