@@ -64,8 +64,8 @@ def pack_mxfp4_w4a16(codes: Array, scales: Array, rows: int = 128) -> W4A16:
     Scales are re-based by expert: the largest one over a block that is not all zeros gets the byte 254. `alpha` undoes it.
     Raises PerfModelError for shapes that do not fit and for the NaN byte 255.
     """
-    _check(codes, scales, 32, rows)
-    _refuse(scales == 255, "E8M0 scale is NaN (byte 255)")
+    check_block_scales(codes, scales, 32, rows)
+    refuse(scales == 255, "E8M0 scale is NaN (byte 255)")
     top, levels = by_expert(codes, scales, MXFP4_WINDOW)
     stored = MXFP4_WINDOW.stored(scales, top, levels)
 
@@ -86,9 +86,9 @@ def pack_nvfp4_w4a16(codes: Array, scales: Array, tensor_scale: Array, rows: int
     three bits, which are 7 throughout. Blocks of scale zero get codes zero. Raises PerfModelError for NaN and negative scales, for shapes
     that do not fit.
     """
-    _check(codes, scales, 16, rows)
-    _refuse((scales & 0x7F) == 0x7F, "E4M3 scale is NaN")
-    _refuse(scales > 0x80, "E4M3 scale is negative")
+    check_block_scales(codes, scales, 16, rows)
+    refuse((scales & 0x7F) == 0x7F, "E4M3 scale is NaN")
+    refuse(scales > 0x80, "E4M3 scale is negative")
     empty = (scales & 0x7F) == 0
     alpha = cast(tensor_scale, "float32").reshape(-1) * 2**NVFP4_SHIFT
     if tuple(alpha.shape) != (codes.shape[0],) or not bool(((alpha > 0) & (alpha < float("inf"))).all()):
@@ -96,6 +96,38 @@ def pack_nvfp4_w4a16(codes: Array, scales: Array, tensor_scale: Array, rows: int
     kept = namespace(codes).where(_per_element(empty, 16), cast(codes * 0, "uint8"), codes)
     tiles = _with_scales(pack_codes(kept, "e2m1", rows), _scale_bytes(normalised_e4m3(scales), 16, rows))
     return W4A16("nvfp4-w4a16", codes.shape[1], codes.shape[2], rows, tiles, alpha)
+
+
+def pack_int4_w4a16(codes: Array, scales: Array, zeros: Array | None = None, rows: int = 128) -> W4A16:
+    """INT4 codes uint8 [E, N, K] (two's complement), float scales [E, N, K / group], zero points as codes in the shape of the scales.
+
+    `tiles` hold code + 8, unsigned. A group scale is the FP32 scale with the zero point + 8 on its lowest 4 bits (8 where there are none),
+    which FP16 and BF16 scales leave free and which FP32 scales are rounded to. A kernel subtracts the zero, exactly, and applies the
+    scale to the group's partial sums in FP32. Raises PerfModelError for groups but 32 and multiples of 64, for scales not finite.
+    """
+    group = _check_groups(codes, scales, rows)
+    offset = cast(codes ^ 8, "uint8")
+    zero = cast(zeros ^ 8, "int32") if zeros is not None else cast(scales * 0, "int32") + 8
+    words = ((bitcast(cast(scales, "float32"), "int32") + 8) & ~15) | zero
+    return _grouped("int4-w4a16", "int4", offset, words, group, rows)
+
+
+def pack_nf4_w4a16(codes: Array, scales: Array, rows: int = 128) -> W4A16:
+    """NF4 codes uint8 [E, N, K], FP32 absmax [E, N, K / group], group 64. A kernel looks codes up as bf16 and scales partial sums in FP32.
+
+    Raises PerfModelError for groups but 32 and multiples of 64, for scales not finite.
+    """
+    group = _check_groups(codes, scales, rows)
+    return _grouped("nf4-w4a16", "nf4", codes, bitcast(cast(scales, "float32"), "int32"), group, rows)
+
+
+def _grouped(format_id: str, order: NibbleOrder, codes: Array, words: Array, group: int, rows: int) -> W4A16:
+    """`group_scales` [E, ceil(N / rows), groups, rows] from words [E, N, groups]; groups of 32 come in pairs, those beyond K are 0."""
+    experts, n, k = codes.shape
+    down, groups = -(-n // rows), -(-k // TILE_K) * 2 if group < TILE_K else k // group
+    planes = permute(pad_to(words, experts, down * rows, groups).reshape(experts, down, rows, groups), 0, 1, 3, 2)
+    alpha = cast(codes[:, 0, 0], "float32") * 0 + 1
+    return W4A16(format_id, n, k, rows, pack_codes(codes, order, rows), alpha, bitcast(planes, "int32"), group)
 
 
 def normalised_e4m3(scales: Array) -> Array:
@@ -164,7 +196,20 @@ def _per_element(blocks: Array, block: int) -> Array:
     return namespace(blocks).stack([blocks] * block, -1).reshape(*blocks.shape[:-1], -1)
 
 
-def _check(codes: Array, scales: Array, block: int, rows: int) -> None:
+def _check_groups(codes: Array, scales: Array, rows: int) -> int:
+    """Check codes and float scales [E, N, K / group]; returns the group."""
+    if scales.ndim != 3 or not scales.shape[-1] or codes.shape[-1] % scales.shape[-1]:
+        raise PerfModelError("must be [E, N, K / group]", field="scales", value=tuple(scales.shape))
+    group = int(codes.shape[-1] // scales.shape[-1])
+    if group != 32 and group % TILE_K:
+        raise PerfModelError("a group holds 32 or a multiple of 64 elements", field="group", value=group, mend="Quantise in other groups.")
+    check_block_scales(codes, cast(scales * 0, "uint8"), group, rows)
+    refuse(~namespace(scales).isfinite(cast(scales, "float32")), "scale is not finite")
+    return group
+
+
+def check_block_scales(codes: Array, scales: Array, block: int, rows: int) -> None:
+    """Raise PerfModelError unless codes are uint8 [E, N, K] under 16, scales uint8 [E, N, K / block] and rows a multiple of 16."""
     for name, array in (("codes", codes), ("scales", scales)):
         if dtype_name(array) != "uint8" or array.ndim != 3:
             raise PerfModelError("must be uint8 with three axes, [E, N, ..]", field=name, value=(dtype_name(array), tuple(array.shape)))
@@ -175,10 +220,10 @@ def _check(codes: Array, scales: Array, block: int, rows: int) -> None:
         raise PerfModelError(f"must be {(experts, n, k // block)}, one for {block} codes", field="scales", value=tuple(scales.shape))
     if rows < 16 or rows % 16:
         raise PerfModelError("a tile has a multiple of 16 rows", field="rows", value=rows, mend="The kernels take 128.")
-    _refuse(codes > 15, "codes have four bits", field="codes")
+    refuse(codes > 15, "codes have four bits", field="codes")
 
 
-def _refuse(wrong: Array, problem: str, field: str = "scales") -> None:
+def refuse(wrong: Array, problem: str, field: str = "scales") -> None:
     """Raise PerfModelError that names the first place where `wrong` is true."""
     if bool(wrong.any()):
         where = tuple(int(i) for i in namespace(wrong).argwhere(wrong)[0])
