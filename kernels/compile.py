@@ -1,0 +1,198 @@
+"""Compiling kernels on any machine: numba-cuda makes PTX with NVVM, nvJitLink assembles it; no GPU and no CUDA toolkit is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing import get_context
+from time import perf_counter
+
+from perfmodel.errors import MissingRequirementError
+from perfmodel.kernels import sass
+from perfmodel.kernels.variants import KernelSource, Variant
+
+SHARED_LIMIT = {"sm_80": 163, "sm_89": 99, "sm_90a": 227, "sm_100a": 227, "sm_120a": 99}
+"""KiB of shared memory that one CTA may have. CUDA C++ Programming Guide 13.0, table of technical specifications per compute capability."""
+
+FINDINGS = ("Potential Performance Loss", "warning")
+"""What marks a line of the assembler's log that a person should read: wgmmas made serial, instructions ignored."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel for one architecture. `shared_bytes` is what a CTA takes: declared in the kernel plus dynamic, from its source.
+
+    `registers` is per thread; `spill_bytes` counts stores and loads of registers that did not fit. `sass` counts machine
+    instructions (`sass.count`), None where no disassembler is there. `warnings` are the assembler's.
+    """
+
+    name: str
+    arch: str
+    cubin: bytes = field(repr=False)
+    entry: str
+    registers: int
+    shared_bytes: int
+    spill_bytes: int
+    sass: dict[str, int] | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The verdict on one variant for one architecture: `ok` means that it compiles, assembles, fits, spills nothing and warns of nothing.
+
+    `problem` says what is wrong. The figures are None where there is no machine code.
+    """
+
+    name: str
+    kind: str
+    arch: str
+    ok: bool
+    problem: str | None
+    registers: int | None
+    shared_bytes: int | None
+    spill_bytes: int | None
+    sass: dict[str, int] | None
+    seconds: float
+
+
+def require_compiler() -> None:
+    """Raise MissingRequirementError where the packages that compile kernels are not installed."""
+    missing = [package for package, module in (("numba-cuda", "numba_cuda"), ("cuda-core", "cuda.core")) if not _is_there(module)]
+    if missing:
+        raise MissingRequirementError(
+            f"compiling kernels needs {' and '.join(missing)}", mend="Install the extra `kernels`: pip install 'perfmodel[kernels]'."
+        )
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent package is missing too
+        return False
+
+
+def compile_variant(variant: Variant, arch: str) -> Compiled:
+    """Compile a variant for an architecture (`sm_90a`); see `compile_source`."""
+    return compile_source(variant.build(), arch, variant.name)
+
+
+def compile_source(source: KernelSource, arch: str, name: str = "kernel") -> Compiled:
+    """Compile a kernel for an architecture and say what it takes.
+
+    Raises MissingRequirementError without the extra `kernels`, and whatever numba, NVVM or nvJitLink raises for a kernel that is wrong.
+    """
+    require_compiler()
+    ptx = to_ptx(source, arch)
+    cubin, log = assemble(ptx, arch)
+    return Compiled(
+        name=name,
+        arch=arch,
+        cubin=cubin,
+        entry=_only(r"\.entry\s+([\w$]+)\s*\(", ptx),
+        registers=int(_only(r"ptxas info\s*: Used (\d+) registers", log)),
+        shared_bytes=source.shared_bytes + declared_shared(ptx),
+        spill_bytes=sum(int(found) for found in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)),
+        sass=sass.count(cubin),
+        warnings=tuple(line.strip() for line in log.splitlines() if any(mark in line for mark in FINDINGS)),
+    )
+
+
+def to_ptx(source: KernelSource, arch: str) -> str:
+    """PTX of a kernel, by numba-cuda and NVVM."""
+    from numba import cuda
+
+    return cuda.compile(  # type: ignore[no-any-return]
+        source.function, source.signature, cc=capability(arch), device=False, abi="numba", launch_bounds=source.launch_bounds
+    )[0]
+
+
+def capability(arch: str) -> tuple[int, int] | tuple[int, int, str]:
+    """`sm_90a` as numba-cuda names it, (9, 0, "a")."""
+    number, suffix = re.fullmatch(r"sm_(\d+)([af]?)", arch).groups()  # type: ignore[union-attr]
+    major, minor = divmod(int(number), 10)
+    return (major, minor, suffix) if suffix else (major, minor)
+
+
+def assemble(ptx: str, arch: str) -> tuple[bytes, str]:
+    """(cubin, the assembler's log with registers, spills and warnings) of some PTX."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = LinkerOptions(arch=arch, verbose=True, ptxas_options=["-v"])
+    linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
+    return linker.link("cubin").code, linker.get_info_log()
+
+
+def declared_shared(ptx: str) -> int:
+    """Bytes of the shared arrays that a kernel declares; dynamic shared memory is an array of unknown size.
+
+    Read from the PTX, since the assembler's figure includes the system's own KiB on some architectures and not on others.
+    """
+    return sum(int(bytes) for bytes in re.findall(r"^\s*(?:\.\w+ )*\.shared \.align \d+ \.b8 [\w$]+\[(\d+)\];", ptx, re.MULTILINE))
+
+
+def _only(pattern: str, text: str) -> str:
+    """The one match of `pattern`: a kernel has one entry and one line of registers."""
+    found: list[str] = re.findall(pattern, text)
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} matches of {pattern!r} where one is expected")
+    return found[0]
+
+
+def check_one(variant: Variant, arch: str) -> Checked:
+    """Compile and judge. Whatever goes wrong is a finding about this variant, not a reason to stop looking at the others."""
+    began = perf_counter()
+    try:
+        made = compile_variant(variant, arch)
+    except MissingRequirementError:
+        raise
+    except Exception as error:
+        return Checked(variant.name, variant.kind, arch, False, _first_lines(error), None, None, None, None, perf_counter() - began)
+    problem = problem_of(made)
+    figures = (made.registers, made.shared_bytes, made.spill_bytes, made.sass)
+    return Checked(variant.name, variant.kind, arch, problem is None, problem, *figures, perf_counter() - began)
+
+
+def problem_of(made: Compiled) -> str | None:
+    """What is wrong with a kernel that compiled, or None."""
+    limit = SHARED_LIMIT[made.arch] * 1024
+    if made.shared_bytes > limit:
+        return f"takes {made.shared_bytes} bytes of shared memory, {made.arch} has {limit} for one CTA"
+    if made.spill_bytes:
+        return f"spills {made.spill_bytes} bytes of registers"
+    return made.warnings[0] if made.warnings else None
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)[:500]}"
+
+
+def check_all(tasks: Iterable[tuple[Variant, str]], *, jobs: int, done: Callable[[Checked], None] = lambda row: None) -> list[Checked]:
+    """Check each (variant, architecture) in `jobs` processes, the result in the order of `tasks`; `done` hears of each as it is ready."""
+    tasks = list(tasks)
+    require_compiler()
+    rows: dict[int, Checked] = {}
+    for index, row in _in_order(tasks) if jobs == 1 else _in_processes(tasks, jobs):
+        rows[index] = row
+        done(row)
+    return [rows[index] for index in range(len(tasks))]
+
+
+def _in_order(tasks: list[tuple[Variant, str]]) -> Iterator[tuple[int, Checked]]:
+    for index, task in enumerate(tasks):
+        yield index, check_one(*task)
+
+
+def _in_processes(tasks: list[tuple[Variant, str]], jobs: int) -> Iterator[tuple[int, Checked]]:
+    """As they are ready. Processes start afresh: numba and LLVM do not like to be forked."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(check_one, *task): index for index, task in enumerate(tasks)}
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # interrupted: what has not begun does not begin
