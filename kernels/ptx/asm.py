@@ -35,17 +35,18 @@ from numba.cuda.extending import intrinsic
 
 IMMEDIATE = "immediate"
 
-U16 = Annotated[int, types.uint16]
-U32 = Annotated[int, types.uint32]
-I32 = Annotated[int, types.int32]
-U64 = Annotated[int, types.uint64]
-F32 = Annotated[float, types.float32]
-U32x2 = Annotated[tuple[int, int], types.UniTuple(types.uint32, 2)]
-U32x4 = Annotated[tuple[int, int, int, int], types.UniTuple(types.uint32, 4)]
-U32x8 = Annotated[tuple[int, ...], types.UniTuple(types.uint32, 8)]
-F32x4 = Annotated[tuple[float, float, float, float], types.UniTuple(types.float32, 4)]
-Immediate = Annotated[int, IMMEDIATE]
-"""What the annotations of a declaration may be: a Python type for the reader and mypy, with the numba type that is meant."""
+U16 = Annotated[Any, types.uint16]
+U32 = Annotated[Any, types.uint32]
+I32 = Annotated[Any, types.int32]
+U64 = Annotated[Any, types.uint64]
+F32 = Annotated[Any, types.float32]
+U32x2 = Annotated[Any, types.UniTuple(types.uint32, 2)]
+U32x4 = Annotated[Any, types.UniTuple(types.uint32, 4)]
+U32x8 = Annotated[Any, types.UniTuple(types.uint32, 8)]
+F32x4 = Annotated[Any, types.UniTuple(types.float32, 4)]
+Immediate = Annotated[Any, IMMEDIATE]
+"""What the annotations of a declaration may be, each with the numba type that is meant. To Python they are `Any`: code of a kernel is
+typed by numba, whose integers mypy does not know. They serve as annotations of device functions too."""
 
 Effect = Literal["memory", "ordered", "none"]
 """What an instruction does besides its result. `memory`: it reads or writes memory that the compiler knows, or synchronises, so
