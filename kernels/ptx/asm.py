@@ -104,13 +104,16 @@ def asm(
 def instruction(made: Instruction, doc: str = "", module: str = __name__) -> Callable[..., Any]:
     """The intrinsic of `made`: callable inside kernels, with these parameters, by position.
 
-    Raises ValueError where the text names an operand that is not there, or `updates` does not have the type of the result.
+    Raises ValueError where the text names an operand that is not there, or `updates` does not have the type of the result. In
+    a kernel, wrong arguments raise numba's TypingError.
     """
     if made.updates is not None and made.parameters[made.updates] != made.result:
         raise ValueError(f"{made.name}: {made.updates} is updated in place, so it must have the type of the result, {made.result}")
     _fill_in(made, dict.fromkeys(_immediates(made), 0))  # a misspelt operand fails here, not in a kernel
 
     def define(_context: Any, *given: Any) -> Any:
+        if len(given) != len(made.parameters):
+            raise TypingError(f"{made.name} takes {len(made.parameters)} arguments ({', '.join(made.parameters)}), got {len(given)}")
         accepted = [_accept(made, name, want, got) for (name, want), got in zip(made.parameters.items(), given, strict=True)]
         constants = {name: got.literal_value for name, got in zip(made.parameters, accepted, strict=True) if name in _immediates(made)}
         return made.result(*accepted), _emitter(made, constants)

@@ -25,7 +25,7 @@ def mbarrier_expect(barrier: U32, bytes: U32) -> None:
     """Arrive, and let the phase wait for `bytes` more bytes of asynchronous copies. PTX ISA 9.7.13.15.13, mbarrier.arrive."""
 
 
-@asm("mbarrier.arrive.shared::cta.b64 _, [$barrier];", needs="sm_90")
+@asm("mbarrier.arrive.shared::cta.b64 _, [$barrier];")
 def mbarrier_arrive(barrier: U32) -> None:
     """Arrive once: what this thread wrote before is seen by who waits. PTX ISA 9.7.13.15.13, mbarrier.arrive."""
 
@@ -98,9 +98,9 @@ def fence_async_shared() -> None:
 
 @asm("griddepcontrol.wait;", needs="sm_90")
 def grid_dependency_wait() -> None:
-    """Wait until the grids before this one have ended and their writes are seen (programmatic dependent launch). PTX ISA 9.7.13.13."""
+    """Wait until the grids before this one have ended and their writes are seen (programmatic dependent launch). PTX ISA 9.7.13.13, griddepcontrol."""
 
 
 @asm("griddepcontrol.launch_dependents;", needs="sm_90")
 def grid_launch_dependents() -> None:
-    """Let the next grid start while this one runs on (programmatic dependent launch). PTX ISA 9.7.13.13."""
+    """Let the next grid start while this one runs on (programmatic dependent launch). PTX ISA 9.7.13.13, griddepcontrol."""
