@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install format lint typecheck test bench all
+.PHONY: help install format lint typecheck test kernels bench all
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,10 @@ typecheck: ## Run mypy in strict mode over perfmodel/, kernels/ and validation/
 test: ## Run the tests
 	$(BIN)/pytest -n $(JOBS)
 
+kernels: ## Compile every kernel for every architecture, without a GPU
+	$(BIN)/perfmodel kernels check --jobs $(JOBS)
+
 bench: ## Predictions a second on this machine
 	$(BIN)/perfmodel bench predictor
 
-all: format lint typecheck test ## All of the above but install and bench
+all: format lint typecheck test kernels ## All of the above but install and bench

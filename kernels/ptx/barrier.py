@@ -98,9 +98,9 @@ def fence_async_shared() -> None:
 
 @asm("griddepcontrol.wait;", needs="sm_90")
 def grid_dependency_wait() -> None:
-    """Wait until the grids before this one have ended and their writes are seen (programmatic dependent launch). PTX ISA 9.7.13.13, griddepcontrol."""
+    """Wait until the grids before this one have ended and their writes are seen: dependent launch. PTX ISA 9.7.13.13, griddepcontrol."""
 
 
 @asm("griddepcontrol.launch_dependents;", needs="sm_90")
 def grid_launch_dependents() -> None:
-    """Let the next grid start while this one runs on (programmatic dependent launch). PTX ISA 9.7.13.13, griddepcontrol."""
+    """Let the next grid start while this one runs on: dependent launch. PTX ISA 9.7.13.13, griddepcontrol."""
