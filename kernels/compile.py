@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing import get_context
 from time import perf_counter
+from typing import Any
 
 from perfmodel.errors import MissingRequirementError
-from perfmodel.kernels import sass
+from perfmodel.kernels import compat, sass
 from perfmodel.kernels.variants import KernelSource, Variant
 
 SHARED_LIMIT = {"sm_80": 163, "sm_89": 99, "sm_90a": 227, "sm_100a": 227, "sm_120a": 99}
@@ -86,15 +87,15 @@ def compile_source(source: KernelSource, arch: str, name: str = "kernel") -> Com
     Raises MissingRequirementError without the extra `kernels`, and whatever numba, NVVM or nvJitLink raises for a kernel that is wrong.
     """
     require_compiler()
-    ptx = to_ptx(source, arch)
-    cubin, log = assemble(ptx, arch)
+    intermediate = to_ltoir(source, arch)
+    cubin, log = link(intermediate, arch)
     return Compiled(
         name=name,
         arch=arch,
         cubin=cubin,
-        entry=_only(r"\.entry\s+([\w$]+)\s*\(", ptx),
+        entry=_only(r"Compiling entry function '([\w$]+)'", log),
         registers=int(_only(r"ptxas info\s*: Used (\d+) registers", log)),
-        shared_bytes=source.shared_bytes + declared_shared(ptx),
+        shared_bytes=source.shared_bytes + declared_shared(link_ptx(intermediate, arch)),
         spill_bytes=sum(int(found) for found in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)),
         sass=sass.count(cubin),
         warnings=tuple(line.strip() for line in log.splitlines() if any(mark in line for mark in FINDINGS)),
@@ -103,11 +104,26 @@ def compile_source(source: KernelSource, arch: str, name: str = "kernel") -> Com
 
 def to_ptx(source: KernelSource, arch: str) -> str:
     """PTX of a kernel, by numba-cuda and NVVM."""
+    return _compile(source, arch, "ptx")  # type: ignore[no-any-return]
+
+
+def to_ltoir(source: KernelSource, arch: str) -> bytes:
+    """The kernel in NVVM's intermediate form for linking: nvJitLink assembles it as a whole program.
+
+    From PTX nvJitLink makes relocatable code instead, in which `setmaxnreg` is ignored and wgmmas are serialised.
+    """
+    return _compile(source, arch, "ltoir")  # type: ignore[no-any-return]
+
+
+def _compile(source: KernelSource, arch: str, output: str) -> Any:
     from numba import cuda
 
-    return cuda.compile(  # type: ignore[no-any-return]
-        source.function, source.signature, cc=capability(arch), device=False, abi="numba", launch_bounds=source.launch_bounds
-    )[0]
+    target = capability(arch)
+    with compat.stand_in_device(target):
+        code, _ = cuda.compile(
+            source.function, source.signature, cc=target, device=False, abi="numba", launch_bounds=source.launch_bounds, output=output
+        )
+    return code
 
 
 def capability(arch: str) -> tuple[int, int] | tuple[int, int, str]:
@@ -124,6 +140,24 @@ def assemble(ptx: str, arch: str) -> tuple[bytes, str]:
     options = LinkerOptions(arch=arch, verbose=True, ptxas_options=["-v"])
     linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
     return linker.link("cubin").code, linker.get_info_log()
+
+
+def link(intermediate: bytes, arch: str) -> tuple[bytes, str]:
+    """(cubin, the assembler's log with registers, spills and warnings) of `to_ltoir`'s output."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = LinkerOptions(arch=arch, verbose=True, link_time_optimization=True, ptxas_options=["-v"])
+    linker = Linker(ObjectCode.from_ltoir(intermediate), options=options)
+    return linker.link("cubin").code, linker.get_info_log()
+
+
+def link_ptx(intermediate: bytes, arch: str) -> str:
+    """The PTX that `link` assembles."""
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = LinkerOptions(arch=arch, link_time_optimization=True, ptx=True)
+    code: bytes = Linker(ObjectCode.from_ltoir(intermediate), options=options).link("ptx").code
+    return code.decode()
 
 
 def declared_shared(ptx: str) -> int:
