@@ -17,7 +17,7 @@ HELP = """List our numba.cuda kernels, and compile them without a GPU.
 Example: `perfmodel kernels check --arch sm_90a`
 """
 
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[KERNEL]...", help="Only these (`perfmodel kernels list`).")]
+NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", help="Only these (`perfmodel kernels list`).")]
 
 
 def register(app: typer.Typer) -> None:
@@ -77,9 +77,9 @@ def check(
     else:
         from rich.console import Console
 
-        from perfmodel.report.kernels import check_table
+        from perfmodel.report.kernels import check_report
 
-        Console().print(check_table(rows))
+        Console().print(*check_report(rows), sep="\n")
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
 
