@@ -13,7 +13,7 @@ from perfmodel.errors import PerfModelError
 from perfmodel.explain import Facts, cure, why
 from perfmodel.hardware import load_gpu
 from perfmodel.scenario import Scenario, default_format, layer_rows, resolve
-from perfmodel.units import MICROSECOND, TFLOPS
+from perfmodel.units import GB, MICROSECOND, TFLOPS
 from perfmodel.workload import load_model
 from perfmodel.workload.layer import MoeLayer
 from perfmodel.workload.model import ModelSpec
@@ -57,7 +57,9 @@ def gap(
     rows = layer_rows(_columns(layer, counts, ep, tp), gated=layer.gated)
     peak = None if against is None else _against(against)
     parts = gap_rows(scenario, rows, peak)
-    return _as_object(scenario, spec, layer, counts, parts, peak)
+    asked = {"ep": ep, "tp": tp, "launch": launch, "comm": comm, "clock": clock, "placement": placement, "redundant": redundant}
+    result = _as_object(scenario, spec, layer, counts, parts, peak)
+    return {**result, **asked, "changes": list(changes), "notes": [*result["notes"], *_warnings(scenario, spec, layer, ep, tp)]}
 
 
 def _moe_layer(spec: ModelSpec) -> MoeLayer:
@@ -80,6 +82,21 @@ def _against(tflops: float) -> float:
     if not (np.isfinite(tflops) and tflops > 0):
         raise PerfModelError("must be a positive number of TFLOPS", field="against", value=tflops, mend="Give a peak such as 9000.")
     return tflops * TFLOPS
+
+
+def _warnings(scenario: Scenario, spec: ModelSpec, layer: MoeLayer, ep: int, tp: int) -> list[str]:
+    """What a planner should know beside the figures: weights that do not fit, ranks beyond the NVLink domain."""
+    gpu, weights = scenario.gpu, scenario.format.weights
+    notes = []
+    held = spec.moe_layers * layer.experts / ep * layer.weights_per_expert / tp * weights.bits / 8
+    if spec.moe_layers > 1 and held > gpu.dram_capacity:
+        notes.append(
+            f"the experts of all {spec.moe_layers} MoE layers take {held / GB:,.0f} GB a rank, {gpu.id} has {gpu.dram_capacity / GB:,.0f}: "
+            "more ranks are needed for the whole model"
+        )
+    if ep * tp > gpu.nvlink_domain > 1:
+        notes.append(f"{ep * tp} ranks reach beyond the {gpu.nvlink_domain} GPUs that NVLink joins")
+    return notes
 
 
 def _columns(layer: MoeLayer, tokens: list[int], ep: int, tp: int) -> dict[str, np.ndarray]:
@@ -134,6 +151,7 @@ def _row(f: Facts) -> dict[str, Any]:
     machine, weights = layer.machine, f.number(layer.weights)
     return {
         "kernel": part.profile.id,
+        "kernel_status": part.profile.fit(f.scenario.gpu.architecture, f.scenario.format.id).provenance.status,
         "latency_us": latency,
         "interval_us": [us(part.low), us(part.high)],
         "flops": flops,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,14 +16,14 @@ from perfmodel.units import TFLOPS
 from perfmodel.workload.expectation import Array
 
 BOUND_OF = {
+    "compute": ("clock", "tensor", "quantise"),
     "weights": ("weights", "ramp"),
     "activations": ("activations", "unfused"),
-    "compute": ("clock", "tensor", "quantise"),
     "scheduling": ("padding", "scheduling", "imbalance"),
     "launch": ("launch",),
     "communication": ("communication",),
 }
-"""What bounds a row: the group of causes that costs most; the ideal time itself counts as compute."""
+"""What bounds a row: the group of causes whose absence would save most. `compute` is absent when the FLOPs, too, take no time."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def attribute(layer: Layer, against: float | None = None) -> Attribution:
     rising = np.minimum.accumulate(np.array(steps)[::-1])[::-1]
     losses = {name: rising[i + 1] - rising[i] for i, name in enumerate(Causes._fields)}
     saves = {name: np.maximum(latency - layer_time(layer, ON._replace(**{name: False})), 0.0) for name in Causes._fields}
-    bound = _bound(rising[0], losses)
+    bound = _bound(layer)
     ideal = rising[0]
     if against is not None:
         ideal = layer.flops / against
@@ -80,17 +80,20 @@ def _first(count: int) -> Causes:
 
 def _saved_by_peak(layer: Layer, against: float, latency: Array) -> Array:
     """Seconds that units with the other peak would save, all else equal."""
-    from dataclasses import replace
-
-    faster = replace(layer, machine=replace(layer.machine, peak=against))
-    return np.maximum(latency - layer_time(faster, ON), 0.0)
+    return np.maximum(latency - layer_time(_with_peak(layer, against), ON), 0.0)
 
 
-def _bound(ideal: Array, losses: dict[str, Array]) -> np.ndarray:
-    groups = {bound: np.sum([losses[c] for c in causes], axis=0) for bound, causes in BOUND_OF.items()}
-    groups["compute"] = groups["compute"] + ideal
-    names = np.array(list(groups))
-    chosen: np.ndarray = names[np.argmax(np.array(list(groups.values())), axis=0)]
+def _with_peak(layer: Layer, peak: float) -> Layer:
+    return replace(layer, machine=replace(layer.machine, peak=peak))
+
+
+def _bound(layer: Layer) -> np.ndarray:
+    """For each row the group of BOUND_OF without which the layer would be fastest."""
+    times = []
+    for bound, causes in BOUND_OF.items():
+        without = ON._replace(**dict.fromkeys(causes, False))
+        times.append(layer_time(_with_peak(layer, 1e30) if bound == "compute" else layer, without))
+    chosen: np.ndarray = np.array(list(BOUND_OF))[np.argmin(np.array(times), axis=0)]
     return chosen
 
 

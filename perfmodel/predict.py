@@ -58,8 +58,8 @@ class Layer:
 
     @property
     def stage_tokens(self) -> Array:
-        """Tokens that the stages of the rank pass over."""
-        if self.machine.all_tokens:
+        """Tokens that the stages of the rank pass over; with a dispatch before it, a rank only gets tokens for its experts."""
+        if self.machine.all_tokens and self.fabric is None:
             return self.rows.tokens
         return np.maximum(self.load.tokens, np.where(self.rows.shared_inter > 0, self.own_tokens, 0.0))
 

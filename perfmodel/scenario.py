@@ -33,6 +33,7 @@ class Scenario:
     """One, or the candidates of `auto`."""
     routing: Routing
     launch: LaunchMode
+    launch_name: str
     fabric: Fabric | None
     clock: Clock
 
@@ -82,6 +83,7 @@ def resolve(
         profiles=choose_profiles(kernel, spec, form),
         routing=routing if isinstance(routing, Routing) else parse_routing(routing),
         launch=launch_mode(launch, spec),
+        launch_name=launch,
         fabric=fabric(spec) if comm == "include" else None,
         clock="sustained" if clock == "sustained" else "burst",
     )
@@ -93,7 +95,7 @@ def _one_of(field: str, value: str, choices: Sequence[str]) -> None:
 
 
 def choose_profiles(kernel: str, gpu: GpuSpec, form: Format) -> tuple[Profile, ...]:
-    """The profile of this id, or for `auto` the candidates: measured fits, else fits of measured libraries, else generic-fused.
+    """The profile of this id, or for `auto` all that were measured on this architecture in this format, else generic-fused.
 
     Raises PerfModelError where the kernel has nothing for this GPU and format.
     """
@@ -103,38 +105,37 @@ def choose_profiles(kernel: str, gpu: GpuSpec, form: Format) -> tuple[Profile, .
         return (profile,)
     able = [p for p in profiles() if p.kind == "measured" and p.supports(gpu.architecture, form.id)]
     measured = [p for p in able if p.fit(gpu.architecture, form.id).provenance.status == "measured"]
-    return tuple(measured or able) or (load_profile("generic-fused"),)
+    return tuple(measured) or (load_profile("generic-fused"),)
 
 
 FAMILIES = (
+    ("bf16", "fp16"),
+    ("fp16", "bf16"),
     ("nvfp4", "nvfp4-w4a16"),
     ("mxfp4", "mxfp4-w4a8", "mxfp4-w4a16"),
-    ("mxfp8", "fp8", "bf16", "fp16"),
-    ("fp8-block", "fp8", "bf16", "fp16"),
+    ("mxfp8", "bf16", "fp16"),
+    ("fp8-block", "bf16", "fp16"),
     ("fp8", "bf16", "fp16"),
     ("int8", "bf16", "fp16"),
-    ("int4-w4a16",),
-    ("nf4-w4a16",),
     ("w4afp8-int4", "int4-w4a16"),
-    ("fp16", "bf16"),
-    ("bf16", "fp16"),
+    ("nf4-w4a16",),
 )
-"""Formats that one and the same set of weights allows, the fastest first (fp8 weights widen to bf16 losslessly)."""
+"""Formats that one and the same set of weights allows, the fastest first; the first family that holds the stored one counts."""
 
 
 def default_format(stored: str | None, gpu: GpuSpec) -> str:
-    """The fastest format that the GPU runs natively and the model's weights (`stored`) allow; bf16 weights where unknown.
+    """The fastest format that the GPU runs natively and the model's weights (`stored`, bf16 where unknown) allow.
 
-    W4A8 forms are skipped before Blackwell: their weights would be converted for every multiplication there.
+    Where it would have to dequantise whatever the choice: the stored format, or else the one with the widest activations.
+    Raises PerfModelError where none runs.
     """
-    family = next((f for f in FAMILIES if f[0] == stored), (stored,) if stored in format_ids() else ("bf16", "fp16"))
-    for name in family:
-        form = get_format(name or "bf16")
-        native = not form.id.endswith("w4a8") or gpu.architecture.startswith("blackwell")
-        if native and set(form.math) & set(gpu.math_types):
-            return form.id
-    get_format(family[0] or "bf16").math_type(gpu.math_types)  # raises, naming what runs
-    raise AssertionError("unreachable: some format of the family runs")
+    stored = stored if stored in format_ids() else "bf16"
+    family = next((f for f in FAMILIES if stored in f), (stored,))
+    able = [name for name in family if set(get_format(name).math) & set(gpu.math_types)]
+    if not able:
+        get_format(stored).math_type(gpu.math_types)  # raises, naming what runs
+    native = [name for name in able if get_format(name).execution(gpu.architecture) != "dequantised"]
+    return native[0] if native else stored if stored in able else able[-1]
 
 
 def layer_rows(shape: dict[str, Array], *, gated: bool = True) -> LayerRows:

@@ -85,7 +85,8 @@ def test_more_tokens_are_never_faster(shape, kernel, routing):
     tokens = np.unique(np.rint(np.geomspace(1, 40_000, 60)))
     columns = {name: np.full(tokens.size, value) for name, value in shape.items()} | {"tokens": tokens}
     time = layer_time(build(columns, "b200", "nvfp4", kernel, routing))
-    assert (np.diff(time) >= -2e-3 * time[1:]).all()
+    slack = 2e-3 if shape["ep"] == 1 or routing == "balanced" else 1e-2  # the busiest of random ranks is an approximation
+    assert (np.diff(time) >= -slack * time[1:]).all()
 
 
 @settings(deadline=None, max_examples=40)
@@ -168,5 +169,25 @@ def test_every_profile_runs_somewhere_and_refuses_elsewhere():
 
 
 def test_auto_never_takes_what_nobody_measured_where_something_is():
-    assert {p.id for p in resolve("b200", "nvfp4").profiles} == {"trtllm-cutlass", "trtllm-gen"}
+    chosen = resolve("b200", "nvfp4").profiles
+    assert {"trtllm-cutlass", "trtllm-gen"} <= {p.id for p in chosen}
+    assert all(p.kind == "measured" and p.fit("blackwell", "nvfp4").provenance.status == "measured" for p in chosen)
     assert [p.id for p in resolve("gb10", "mxfp4").profiles] == ["generic-fused"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "gpu", "want"),
+    [
+        ("mxfp4-w4a16", "b200", "mxfp4"),
+        ("mxfp4-w4a16", "h200", "mxfp4-w4a16"),
+        ("mxfp4", "h200", "mxfp4-w4a16"),
+        ("nvfp4", "h200", "nvfp4-w4a16"),
+        ("fp8-block", "a100-80gb", "bf16"),
+        ("fp8-block", "h100", "fp8-block"),
+        ("int4-w4a16", "h100", "int4-w4a16"),
+        ("w4afp8-int4", "h100", "w4afp8-int4"),
+        (None, "v100", "fp16"),
+    ],
+)
+def test_the_default_format_is_what_the_weights_allow_and_the_gpu_multiplies(stored, gpu, want):
+    assert default_format(stored, load_gpu(gpu)) == want

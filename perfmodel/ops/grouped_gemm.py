@@ -82,7 +82,7 @@ def compute_time(tiles: Array, m: int, n: int, k: Array, machine: Machine, on: C
         tile = tile + k * (n * machine.dequantise)
     waves = tiles / machine.sm_count
     if on.scheduling:
-        waves = np.ceil(waves - 1e-9)
+        waves = waves if machine.tiles.waves == "split" else np.ceil(waves - 1e-9)
         tile = tile + machine.tile_fixed
     return waves * tile
 

@@ -44,6 +44,8 @@ class TileMenu(Strict):
 
     m: Annotated[tuple[PositiveInt, ...], BeforeValidator(_tuple), Field(min_length=1)]
     n: Annotated[tuple[PositiveInt, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    waves: Literal["whole", "split"] = "whole"
+    """Whether an SM takes whole tiles, or equal stretches of all tiles laid end to end, cut along K where it falls (Marlin, stream-K)."""
     select: Literal["best", "half-of-mean", "marlin", "sglang-triton"] = "best"
     """How the library chooses m: the fastest (an autotuner), or its own rule of the tokens per expert (ops/tile_rules.py)."""
 
@@ -97,6 +99,7 @@ class Fit(Strict):
 
     architectures: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
     formats: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    """Format ids; `any` stands for every format that no other fit of the profile names for the architecture."""
     tiles: TileMenu
     parameters: Parameters
     intervals: dict[Bound, Interval] = Field(default_factory=dict)
@@ -130,15 +133,21 @@ class Profile(Strict):
             seen |= pairs
         return self
 
+    def find_fit(self, architecture: str, format_id: str) -> Fit | None:
+        """The fit that names the format for an architecture, else the one that takes any."""
+        here = [fit for fit in self.fits if architecture in fit.architectures]
+        named = (fit for wanted in (format_id, "any") for fit in here if wanted in fit.formats)
+        return next(named, None)
+
     def supports(self, architecture: str, format_id: str) -> bool:
         """Whether there is a fit."""
-        return any(architecture in f.architectures and format_id in f.formats for f in self.fits)
+        return self.find_fit(architecture, format_id) is not None
 
     def fit(self, architecture: str, format_id: str) -> Fit:
         """The fit for an architecture and a format. Raises PerfModelError naming the kernels that have one."""
-        for candidate in self.fits:
-            if architecture in candidate.architectures and format_id in candidate.formats:
-                return candidate
+        found = self.find_fit(architecture, format_id)
+        if found:
+            return found
         others = [p.id for p in profiles() if p.kind != "ideal" and p.supports(architecture, format_id)]
         here = sorted({f for fit in self.fits if architecture in fit.architectures for f in fit.formats})
         mend = f"Kernels that run it: {', '.join(others)}." if others else "No kernel profile runs it."

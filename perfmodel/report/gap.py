@@ -11,9 +11,9 @@ from rich.text import Text
 
 from perfmodel.report.palette import COLOURS, LETTERS
 
-WIDEST, NARROWEST = 40, 14
+WIDEST, NARROWEST = 40, 10
 """Characters of a bar."""
-TABLE_WIDTH = 66
+TABLE_WIDTH = 70
 """Characters that the other columns of the table take."""
 
 
@@ -42,10 +42,41 @@ def render(result: dict[str, Any], console: Console, waterfall: int | None = Non
         console.print(Text(f"note: {line}", style="yellow"))
 
 
+def subject(result: dict[str, Any]) -> str:
+    """What was asked, in one line: GPU with its what-ifs, format, ranks."""
+    ranks = "".join(f", {name.upper()} {result[name]}" for name in ("ep", "tp") if result[name] > 1)
+    changes = f" with {', '.join(result['changes'])}" if result["changes"] else ""
+    return f"{result['model']} on {result['gpu']}{changes}, {result['format']}{ranks}"
+
+
+def conditions(result: dict[str, Any]) -> str:
+    """Under which conditions: kernels, routing, launch, communication, peak."""
+    comm = {"exclude": "no communication", "include": "with communication"}[result["comm"]]
+    shared = f", {comm}" if result["ep"] * result["tp"] > 1 else ""
+    return f"{_kernels(result['rows'])}; {result['routing']} routing, {result['launch']} launch{shared}, {result['clock']} clock"
+
+
+def _kernels(rows: list[dict[str, Any]]) -> str:
+    """Which kernel predicts which token counts, and which of them nobody measured."""
+    by_kernel: dict[str, list[str]] = {}
+    for row in rows:
+        estimated = " (estimated)" if row["kernel_status"] == "estimated" else ""
+        by_kernel.setdefault(row["kernel"] + estimated, []).append(f"{row['tokens']:,}")
+    if len(by_kernel) == 1:
+        return f"kernel {next(iter(by_kernel))}"
+    return "kernels " + ", ".join(f"{kernel} at {' '.join(tokens)} tokens" for kernel, tokens in by_kernel.items())
+
+
 def _title(result: dict[str, Any]) -> Text:
-    text = Text(f"{result['model']} on {result['gpu']}, {result['format']}", style="bold")
-    details = f"\nkernel {result['kernel']}, {result['routing']} routing, dense peak {result['peak_tflops']:,.0f} TFLOPS"
-    return text.append(details, style="not bold")
+    text = Text(subject(result), style="bold")
+    text.append(f"\n{conditions(result)}, dense peak {result['peak_tflops']:,.0f} TFLOPS", style="not bold")
+    imbalance = max(row["rank_imbalance"] for row in result["rows"])
+    if imbalance > 1.05:
+        text.append(
+            f"\nThe busiest rank computes up to {imbalance:.3g} times the pairs of the mean one: figures are the busiest's.",
+            style="not bold",
+        )
+    return text
 
 
 def _table(result: dict[str, Any], brush: Brush) -> Table:
@@ -53,9 +84,7 @@ def _table(result: dict[str, Any], brush: Brush) -> Table:
     for name in ("tokens", "time us", "80 % interval", "TFLOPS", "of peak"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("bound by", no_wrap=True)
-    if result["kernel"] == "auto":
-        table.add_column("kernel")
-    table.add_column("where it goes", min_width=brush.bar, no_wrap=True)
+    table.add_column("losses", min_width=brush.bar, no_wrap=True)
     for row in result["rows"]:
         low, high = row["interval_us"]
         table.add_row(
@@ -65,7 +94,6 @@ def _table(result: dict[str, Any], brush: Brush) -> Table:
             number(row["tflops"]),
             percent(row["tflops"] / result["peak_tflops"]),
             row["bound"],
-            *([row["kernel"]] if result["kernel"] == "auto" else []),
             _bar(row, brush),
         )
     return table
@@ -108,7 +136,7 @@ def _waterfall(row: dict[str, Any], brush: Brush) -> Table:
     table.add_column("cause", no_wrap=True)
     table.add_column("us", justify="right", no_wrap=True)
     table.add_column("", min_width=brush.bar, no_wrap=True)
-    table.add_column("off saves us", justify="right", no_wrap=True)
+    table.add_column("without it, less", justify="right", no_wrap=True)
     scale = brush.bar / row["latency_us"]
     table.add_row("FLOPs at the peak", number(row["ideal_us"]), _step(0.0, row["ideal_us"], scale, "reached", brush), "")
     done = row["ideal_us"]
@@ -148,7 +176,8 @@ def _advice(row: dict[str, Any]) -> Table:
     """The causes whose absence would save most, and what would cure them."""
     worst = sorted(row["losses"], key=lambda loss: -loss["saves_us"])[:3]
     worth = [loss for loss in worst if loss["saves_us"] > 0.01 * row["latency_us"]]
-    return _grid("What would help most", [(loss["cause"], f"up to {number(loss['saves_us'])} us", loss["cure"]) for loss in worth])
+    title = "What would help most (causes overlap: without one alone the layer may gain more, or less, than its share above)"
+    return _grid(title, [(loss["cause"], f"up to {number(loss['saves_us'])} us", loss["cure"]) for loss in worth])
 
 
 def number(value: float) -> str:
@@ -159,5 +188,5 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent, two significant digits."""
-    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.2g} %"
+    """A share in percent, about two significant digits."""
+    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %" if share >= 0.01 else f"{100 * share:.2f} %"

@@ -9,11 +9,14 @@ import numpy as np
 
 from perfmodel.errors import PerfModelError
 from perfmodel.files import write_atomic
+from perfmodel.report.gap import conditions, subject
 from perfmodel.report.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_LABELS = 9
+"""Labels along the axis that do not collide."""
 SUFFIXES = (".png", ".svg", ".pdf")
 STYLE: dict[Any, Any] = {
     "font.size": 10,
@@ -43,12 +46,16 @@ def save(result: dict[str, Any], path: str) -> None:
 
     check_suffix(path)
     rows = sorted({row["tokens"]: row for row in result["rows"]}.values(), key=lambda row: row["tokens"])
+    every = -(-len(rows) // MOST_LABELS)
     with plt.rc_context(STYLE):
         figure, (top, bottom) = plt.subplots(2, 1, figsize=(10.5, 8.4), sharex=True, height_ratios=[3, 2], layout="constrained")
-        _draw_tflops(top, rows, result)
-        _draw_shares(bottom, rows)
-        figure.suptitle(_title(result), fontsize=13, fontweight="bold", x=0.01, ha="left")
-        handles, labels = top.get_legend_handles_labels()
+        _draw_tflops(top, rows, result, every)
+        _draw_shares(bottom, rows, every)
+        figure.suptitle(
+            f"{subject(result)}: where {result['peak_tflops']:,.0f} TFLOPS go", fontsize=13, fontweight="bold", x=0.01, ha="left"
+        )
+        top.set_title(conditions(result), fontsize=9, loc="left")
+        handles, labels = (a + b for a, b in zip(top.get_legend_handles_labels(), bottom.get_legend_handles_labels(), strict=True))
         figure.legend(handles, labels, loc="outside right upper", frameon=False, title="lost to", alignment="left")
         buffer = io.BytesIO()
         kind = Path(path).suffix[1:].lower()
@@ -57,13 +64,14 @@ def save(result: dict[str, Any], path: str) -> None:
     write_atomic(path, buffer.getvalue())
 
 
-def _title(result: dict[str, Any]) -> str:
-    return f"{result['model']} on {result['gpu'].upper()}, {result['format']}: where {result['peak_tflops']:,.0f} TFLOPS go"
+def _draw_tflops(axes: Axes, rows: list[dict[str, Any]], result: dict[str, Any], every: int) -> None:
+    """Bands on a log scale: the height of a band is the factor that its cause costs. A single row is drawn as a short stretch."""
+    alone = len(rows) == 1
+    tokens = np.array([row["tokens"] for row in rows], dtype=float)
+    if alone:
+        rows, tokens = rows * 2, np.array([tokens[0] / 1.4, tokens[0] * 1.4])
+    from matplotlib.patheffects import withStroke
 
-
-def _draw_tflops(axes: Axes, rows: list[dict[str, Any]], result: dict[str, Any]) -> None:
-    """Bands on a log scale: the height of a band is the factor that its cause costs."""
-    tokens = np.array([row["tokens"] for row in rows])
     flops = np.array([row["flops"] for row in rows])
     time = np.array([row["ideal_us"] for row in rows]) * 1e-6
     latency = np.array([row["latency_us"] for row in rows])
@@ -79,9 +87,20 @@ def _draw_tflops(axes: Axes, rows: list[dict[str, Any]], result: dict[str, Any])
     axes.plot(tokens, np.minimum(roof, result["peak_tflops"]), color="white", lw=3.2)
     axes.plot(tokens, np.minimum(roof, result["peak_tflops"]), color="black", lw=1.4, ls=":", label="physical floor (roofline)")
     errors = np.abs(np.array([low, np.minimum(high, result["peak_tflops"])]) - reached)
-    axes.errorbar(tokens, reached, errors, fmt="none", ecolor="black", elinewidth=1.2, capsize=4, label="80 % interval", zorder=4)
+    axes.errorbar(
+        tokens,
+        reached,
+        errors,
+        fmt="none",
+        ecolor="black",
+        elinewidth=1.2,
+        capsize=4,
+        path_effects=[withStroke(linewidth=3, foreground="white")],
+        label="80 % interval",
+        zorder=4,
+    )
     axes.plot(tokens, reached, color=COLOURS["reached"], lw=2.6, marker="o", ms=6, mec="white", label="reached (predicted)", zorder=5)
-    for x, y in zip(tokens, reached, strict=True):
+    for x, y in list(zip(tokens, reached, strict=True))[:: 2 if alone else every]:
         text = f"{y:,.0f}" if y >= 10 else f"{y:.2g}"
         axes.annotate(text, (x, y), textcoords="offset points", xytext=(7, -13), ha="left", fontsize=8.5)
     axes.set(xscale="log", yscale="log", ylabel="TFLOPS of one layer on one GPU")
@@ -92,7 +111,7 @@ def _draw_tflops(axes: Axes, rows: list[dict[str, Any]], result: dict[str, Any])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}" if y >= 1 else f"{y:g}"))
 
 
-def _draw_shares(axes: Axes, rows: list[dict[str, Any]]) -> None:
+def _draw_shares(axes: Axes, rows: list[dict[str, Any]], every: int) -> None:
     """Shares of the latency, each token count a column, with the latency above it."""
     from matplotlib.ticker import FuncFormatter, NullLocator
 
@@ -104,11 +123,20 @@ def _draw_shares(axes: Axes, rows: list[dict[str, Any]]) -> None:
     names = ["reached", *(x["cause"] for x in rows[0]["losses"])]
     for place, cause in enumerate(names):
         part = np.array([row["ideal_us"] if place == 0 else row["losses"][place - 1]["us"] for row in rows]) / latency * 100
-        axes.bar(tokens / spread, part, width=tokens * spread - tokens / spread, bottom=done, align="edge", color=COLOURS[cause], lw=0)
+        axes.bar(
+            tokens / spread,
+            part,
+            width=tokens * spread - tokens / spread,
+            bottom=done,
+            align="edge",
+            color=COLOURS[cause],
+            lw=0,
+            label="at the peak" if place == 0 else None,
+        )
         done += part
-    for x, us in zip(tokens, latency, strict=True):
+    for x, us in list(zip(tokens, latency, strict=True))[::every]:
         axes.annotate(f"{us:,.0f} µs" if us >= 10 else f"{us:.2g} µs", (x, 101), ha="center", va="bottom", fontsize=8.5)
     axes.set(ylabel="share of the time, %", xlabel="tokens entering the layer", ylim=(0, 112))
-    axes.set_xticks(tokens, [f"{int(t):,}" for t in tokens], rotation=0 if len(rows) <= 10 else 45)
+    axes.set_xticks(tokens[::every], [f"{int(t):,}" for t in tokens[::every]])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0f}" if y <= 100 else ""))

@@ -12,7 +12,7 @@ from perfmodel.profiles import Fit, Profile
 def render_list(profiles: list[Profile], console: Console) -> None:
     """One line a profile: what it is, and on which architectures it runs which formats; estimated ones in brackets."""
     table = Table(header_style="bold", pad_edge=False, show_lines=True)
-    for name in ("kernel", "kind", "what it is", "formats by architecture ([estimated])"):
+    for name in ("kernel", "kind", "what it is", Text("formats by architecture\n(in brackets: estimated)")):
         table.add_column(name)
     for profile in profiles:
         table.add_row(profile.id, profile.kind, profile.summary, Text("\n".join(_support(profile))))
