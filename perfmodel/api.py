@@ -11,8 +11,8 @@ import numpy as np
 from perfmodel.attribution import GapRows, cause_name, gap_rows
 from perfmodel.errors import PerfModelError
 from perfmodel.explain import Facts, cure, why
-from perfmodel.hardware import load_gpu
-from perfmodel.scenario import Scenario, default_format, layer_rows, resolve
+from perfmodel.hardware import GpuSpec
+from perfmodel.scenario import Scenario, as_gpu, default_format, layer_rows, resolve
 from perfmodel.units import GB, MICROSECOND, TFLOPS
 from perfmodel.workload import load_model
 from perfmodel.workload.layer import MoeLayer
@@ -24,7 +24,7 @@ DEFAULT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 
 def gap(
     model: str | Path | ModelSpec,
-    gpu: str | Path,
+    gpu: str | Path | GpuSpec,
     *,
     tokens: int | Sequence[int] = DEFAULT_TOKENS,
     format: str | None = None,
@@ -47,7 +47,7 @@ def gap(
     """
     spec = model if isinstance(model, ModelSpec) else load_model(model)
     layer = _moe_layer(spec)
-    gpu_spec = load_gpu(str(gpu), changes)
+    gpu_spec = as_gpu(gpu, changes)
     chosen = format or default_format(spec.format, gpu_spec)
     groups = (layer.n_group, layer.topk_group)
     kind = routing or ("group-limited" if layer.n_group > 1 else "uniform")
@@ -59,7 +59,10 @@ def gap(
     parts = gap_rows(scenario, rows, peak)
     asked = {"ep": ep, "tp": tp, "launch": launch, "comm": comm, "clock": clock, "placement": placement, "redundant": redundant}
     result = _as_object(scenario, spec, layer, counts, parts, peak)
-    return {**result, **asked, "changes": list(changes), "notes": [*result["notes"], *_warnings(scenario, spec, layer, ep, tp)]}
+    notes = [*result["notes"], *_warnings(scenario, spec, layer, ep, tp)]
+    if format is None and spec.format is None and spec.layers > 1:
+        notes.append(f"the format of the weights is not known: {chosen} is assumed (--format names another)")
+    return {**result, **asked, "changes": list(changes), "notes": notes}
 
 
 def _moe_layer(spec: ModelSpec) -> MoeLayer:
@@ -97,6 +100,13 @@ def _warnings(scenario: Scenario, spec: ModelSpec, layer: MoeLayer, ep: int, tp:
     if ep * tp > gpu.nvlink_domain > 1:
         notes.append(f"{ep * tp} ranks reach beyond the {gpu.nvlink_domain} GPUs that NVLink joins")
     return notes
+
+
+def _not_over(value: float, limit: float) -> float:
+    """`value`, cut to `limit` where only rounding puts it over; anything more is a bug of ours."""
+    if value > limit * (1 + 1e-9):
+        raise AssertionError(f"{value} is over {limit}")
+    return min(value, limit)
 
 
 def _columns(layer: MoeLayer, tokens: list[int], ep: int, tp: int) -> dict[str, np.ndarray]:
@@ -155,9 +165,9 @@ def _row(f: Facts) -> dict[str, Any]:
         "latency_us": latency,
         "interval_us": [us(part.low), us(part.high)],
         "flops": flops,
-        "tflops": min(flops / f.number(part.parts.latency), f.against or f.scenario.peak) / TFLOPS,
+        "tflops": _not_over(flops / f.number(part.parts.latency), f.against or f.scenario.peak) / TFLOPS,
         "ideal_us": ideal,
-        "floor_us": min(us(layer.floor), latency),
+        "floor_us": _not_over(us(layer.floor), latency),
         "bound": str(part.parts.bound[f.at]),
         "arithmetic_intensity": flops / moved,
         "ridge": machine.peak / machine.bandwidth,

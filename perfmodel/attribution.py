@@ -64,7 +64,7 @@ def attribute(layer: Layer, against: float | None = None) -> Attribution:
     rising = np.minimum.accumulate(np.array(steps)[::-1])[::-1]
     losses = {name: rising[i + 1] - rising[i] for i, name in enumerate(Causes._fields)}
     saves = {name: np.maximum(latency - layer_time(layer, ON._replace(**{name: False})), 0.0) for name in Causes._fields}
-    bound = _bound(layer)
+    bound = bounds(layer)
     ideal = rising[0]
     if against is not None:
         ideal = layer.flops / against
@@ -87,7 +87,7 @@ def _with_peak(layer: Layer, peak: float) -> Layer:
     return replace(layer, machine=replace(layer.machine, peak=peak))
 
 
-def _bound(layer: Layer) -> np.ndarray:
+def bounds(layer: Layer) -> np.ndarray:
     """For each row the group of BOUND_OF without which the layer would be fastest."""
     times = []
     for bound, causes in BOUND_OF.items():

@@ -41,8 +41,9 @@ def _weights(f: Facts) -> str:
     bytes_ = f.number(layer.weights) * (layer.machine.weight_bytes + layer.machine.scale_bytes)
     active, local = f.number(layer.load.active), f.number(layer.rows.experts / layer.rows.ep)
     bits = 8 * (layer.machine.weight_bytes + layer.machine.scale_bytes)
+    shared = ", and the shared ones" if f.number(layer.rows.shared_inter) else ""
     return (
-        f"{active:.4g} of {local:.4g} experts are active: {_bytes(bytes_)} at {bits:.4g} bits a weight "
+        f"{active:.4g} of {local:.4g} experts are active{shared}: {_bytes(bytes_)} at {bits:.4g} bits a weight "
         f"through {layer.machine.bandwidth / GBPS:,.0f} GB/s"
     )
 
@@ -112,7 +113,7 @@ def _imbalance(f: Facts) -> str:
 
 def _launch(f: Facts) -> str:
     gaps = f.rows.layer.launch / MICROSECOND
-    return f"launch gaps {gaps:.3g} us, fixed latency {f.rows.layer.machine.fixed / MICROSECOND:.3g} us, top-k and sorting of the tokens"
+    return f"launch gaps {gaps:.3g} us, fixed latency {f.rows.layer.machine.fixed / MICROSECOND:.3g} us, top-k and sorting of the tokens (the router's logits are given, as in the measured rows)"
 
 
 def _communication(f: Facts) -> str:

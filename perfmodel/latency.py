@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from perfmodel.attribution import bounds, interval
 from perfmodel.causes import ON
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
+from perfmodel.ops.activation import BF16
 from perfmodel.ops.grouped_gemm import GemmShape, grouped_gemm
 from perfmodel.predict import layer_time
 from perfmodel.scenario import Scenario, layer_rows, resolve
@@ -27,7 +30,7 @@ SKEWED_CHUNK = 512
 
 
 def moe_latency(
-    gpu: str | GpuSpec,
+    gpu: str | Path | GpuSpec,
     *,
     hidden: ArrayLike,
     inter: ArrayLike,
@@ -43,6 +46,7 @@ def moe_latency(
     launch: str = "graph",
     comm: str = "exclude",
     clock: str = "burst",
+    changes: Sequence[str] = (),
 ) -> Array:
     """Seconds of MoE layers; hidden, inter, experts, topk, tokens, tp and ep broadcast against each other like NumPy arrays.
 
@@ -50,7 +54,7 @@ def moe_latency(
     Returns an array of the broadcast shape. Raises PerfModelError for sizes that are not whole, positive or do not fit together,
     and for a GPU, format, kernel or routing that does not exist or run.
     """
-    scenario = resolve(gpu, format, kernel, routing=routing, launch=launch, comm=comm, clock=clock)
+    scenario = resolve(gpu, format, kernel, routing=routing, launch=launch, comm=comm, clock=clock, changes=changes)
     shape = {"hidden": hidden, "inter": inter, "experts": experts, "topk": topk, "tokens": tokens, "tp": tp, "ep": ep}
     columns = {name: _numbers(name, values) for name, values in shape.items()}
     try:
@@ -71,21 +75,26 @@ def _numbers(name: str, values: ArrayLike) -> np.ndarray:
 
 
 def run_chunks(scenario: Scenario, views: dict[str, np.ndarray], out: Array, gated: bool) -> None:
-    """Fill `out` (flat) with the fastest profile's seconds, chunk by chunk, on all cores. An interrupt stops at the next chunk."""
-    size = SKEWED_CHUNK if scenario.routing.kind in SKEWED else CHUNK
+    """Fill `out` (flat) with the fastest profile's seconds."""
 
-    def one(start: int) -> None:
-        stop = min(start + size, out.size)
+    def one(start: int, stop: int) -> None:
         rows = layer_rows({name: view.flat[start:stop] for name, view in views.items()}, gated=gated)
         times = [layer_time(scenario.layer(rows, profile)[0], ON) for profile in scenario.profiles]
         out[start:stop] = np.minimum.reduce(times)
 
-    starts = range(0, out.size, size)
-    if len(starts) == 1:
-        one(0)
+    in_chunks(scenario, out.size, one)
+
+
+def in_chunks(scenario: Scenario, count: int, work: Callable[[int, int], None]) -> None:
+    """Call work(start, stop) over `count` rows, chunk by chunk, on all cores. An interrupt stops at the next chunk."""
+    size = SKEWED_CHUNK if scenario.routing.kind in SKEWED else CHUNK
+    starts = range(0, count, size)
+    if len(starts) <= 1:
+        if count:
+            work(0, count)
         return
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
-        for _ in _drain(pool, one, starts):
+        for _ in _drain(pool, lambda start: work(start, min(start + size, count)), starts):
             pass
 
 
@@ -100,17 +109,43 @@ def _drain(pool: ThreadPoolExecutor, work: Callable[[int], None], starts: range)
 
 @dataclass(frozen=True)
 class Predicted:
-    """Seconds: the prediction, the floor under it and its 80 % interval. `bound` names what bounds each row."""
+    """Seconds: the prediction, the floor under it and its 80 % interval."""
 
     latency: Array
     floor: Array
     low: Array
     high: Array
-    bound: np.ndarray
+
+
+def predict_layers(scenario: Scenario, columns: dict[str, np.ndarray], *, gated: bool = True) -> Predicted:
+    """What `gap` says of latency, floor and interval, for columns of sizes as `moe_latency` takes them, without the attribution."""
+    count = len(columns["tokens"])
+    out = np.empty((4, count))
+
+    def one(start: int, stop: int) -> None:
+        rows = layer_rows({name: column[start:stop] for name, column in columns.items()}, gated=gated)
+        out[:, start:stop] = np.inf
+        for profile in scenario.profiles:
+            layer, _ = scenario.layer(rows, profile)
+            latency = layer_time(layer, ON)
+            low, high = interval(scenario, profile, latency, layer.floor, bounds(layer))
+            faster = latency < out[0, start:stop]
+            for place, values in enumerate((latency, layer.floor, low, high)):
+                out[place, start:stop] = np.where(faster, values, out[place, start:stop])
+
+    in_chunks(scenario, count, one)
+    return Predicted(*out)
 
 
 def predict_grouped_gemm(
-    gpu: str | GpuSpec, kernel: str, format: str, *, experts: ArrayLike, n: ArrayLike, k: ArrayLike, tokens_per_expert: ArrayLike
+    gpu: str | Path | GpuSpec,
+    kernel: str,
+    format: str,
+    *,
+    experts: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    tokens_per_expert: ArrayLike,
 ) -> Predicted:
     """One grouped GEMM alone, every expert with the same tokens: [T, K] x [K, N] for each of `experts`, seconds.
 
@@ -119,16 +154,17 @@ def predict_grouped_gemm(
     scenario = resolve(gpu, format, kernel)
     shape = [np.asarray(a, float) for a in np.broadcast_arrays(experts, n, k, tokens_per_expert)]
     count, columns, depth, tokens = (np.atleast_1d(a) for a in shape)
-    machine = scenario.machine(scenario.profiles[0])
     load = TwoLevelLoad(tokens, count, np.zeros_like(count), tokens)
-    time = grouped_gemm(load, GemmShape(columns, depth, count * tokens, count, count * tokens), machine, ON)
-    weights = count * columns * depth * (machine.weight_bytes + machine.scale_bytes)
-    moved = weights + count * tokens * (depth * machine.act_bytes + columns * 2.0)
-    flops = 2.0 * count * tokens * columns * depth
-    floor = np.maximum(flops / machine.peak, moved / machine.bandwidth)
-    latency = np.maximum(time.total, floor)
-    bound = np.where(time.compute > time.memory, "compute", "weights")
-    fit = scenario.profiles[0].fit(scenario.gpu.architecture, format)
-    factors = [fit.intervals.get(b, fit.interval) for b in bound]
-    low = np.maximum(latency * [f.low for f in factors], floor)
-    return Predicted(latency, floor, low, latency * [f.high for f in factors], bound)
+    gemm = GemmShape(columns, depth, count * tokens, count, count * tokens)
+    best = np.full((4, count.size), np.inf)
+    for profile in scenario.profiles:
+        machine = scenario.machine(profile)
+        time = grouped_gemm(load, gemm, machine, ON)
+        weights = count * columns * depth * (machine.weight_bytes + machine.scale_bytes)
+        moved = weights + count * tokens * (depth * machine.act_bytes + columns * BF16)
+        floor = np.maximum(2.0 * count * tokens * columns * depth / machine.peak, moved / machine.bandwidth)
+        latency = np.maximum(time.total, floor)
+        bound = np.where(time.compute > time.memory, "compute", "weights")
+        found = np.array([latency, floor, *interval(scenario, profile, latency, floor, bound)])
+        best = np.where(latency < best[0], found, best)
+    return Predicted(*best)

@@ -58,8 +58,8 @@ class Layer:
 
     @property
     def stage_tokens(self) -> Array:
-        """Tokens that the stages of the rank pass over; with a dispatch before it, a rank only gets tokens for its experts."""
-        if self.machine.all_tokens and self.fabric is None:
+        """Tokens that the stages of the rank pass over."""
+        if self.machine.all_tokens:
             return self.rows.tokens
         return np.maximum(self.load.tokens, np.where(self.rows.shared_inter > 0, self.own_tokens, 0.0))
 
@@ -80,13 +80,15 @@ class Layer:
 
     @property
     def input_bytes(self) -> Array:
-        """The hidden states that the rank must read, bf16."""
-        touching = np.maximum(self.load.tokens, np.where(self.rows.shared_inter > 0, self.own_tokens, 0.0))
-        return touching * self.rows.hidden * BF16
+        """The states that the rank must read, bf16: its tokens once, or, with a latent width, what routed and shared experts take apart."""
+        r = self.rows
+        own = np.where(r.shared_inter > 0, self.own_tokens, 0.0)
+        apart = self.load.tokens * r.width + own * r.hidden
+        return np.where(r.width == r.hidden, np.maximum(self.load.tokens, own) * r.hidden, apart) * BF16
 
     @property
     def output_bytes(self) -> Array:
-        """The hidden states that the rank must write, bf16."""
+        """The states that the rank must write, bf16: as many as it reads."""
         return self.input_bytes
 
     @property
@@ -175,4 +177,4 @@ def communication_time(layer: Layer) -> Array:
     rows = layer.rows
     if layer.fabric is None:
         return np.zeros_like(rows.tokens)
-    return moe_communication(rows.tokens, layer.load.tokens, rows.hidden, rows.ep, rows.tp, layer.machine.act_bytes, layer.fabric)
+    return moe_communication(rows.tokens, layer.load.tokens, rows.width, rows.ep, rows.tp, layer.machine.act_bytes, layer.fabric)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -55,7 +56,7 @@ class Scenario:
 
 
 def resolve(
-    gpu: str | GpuSpec,
+    gpu: str | Path | GpuSpec,
     format: str,
     kernel: str = "auto",
     *,
@@ -66,7 +67,7 @@ def resolve(
     changes: Sequence[str] = (),
 ) -> Scenario:
     """Check the user's words and load what they name. Raises PerfModelError with the field, the value and the mend."""
-    spec = gpu if isinstance(gpu, GpuSpec) else load_gpu(gpu, changes)
+    spec = as_gpu(gpu, changes)
     form = get_format(format)
     form.math_type(spec.math_types)
     _one_of("comm", comm, get_args(Comm))
@@ -87,6 +88,15 @@ def resolve(
         fabric=fabric(spec) if comm == "include" else None,
         clock="sustained" if clock == "sustained" else "burst",
     )
+
+
+def as_gpu(gpu: str | Path | GpuSpec, changes: Sequence[str] = ()) -> GpuSpec:
+    """The GPU that an id, a path or a loaded GpuSpec names, with `changes`. Raises PerfModelError for changes to a loaded one."""
+    if not isinstance(gpu, GpuSpec):
+        return load_gpu(gpu, changes)
+    if changes:
+        raise PerfModelError("a loaded GPU cannot be changed", field="changes", mend="Give the changes to load_gpu(id, changes).")
+    return gpu
 
 
 def _one_of(field: str, value: str, choices: Sequence[str]) -> None:

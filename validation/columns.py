@@ -106,7 +106,7 @@ LAYER_COLUMNS = (
     _SOURCE,
     Column("launch", "label", parse_launch, default=""),
 )
-"""One whole MoE layer a row; an empty `launch` is the kernel profile's own."""
+"""One whole MoE layer a row; an empty `launch` is graph."""
 
 GEMM_COLUMNS = (
     *_HARDWARE,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -16,11 +14,6 @@ from perfmodel.validation.score import FAMILY, Comparison
 
 Predict = Callable[[Kind, Mapping[str, str], Mapping[str, Integers]], Floats]
 """From the labels that rows share and their sizes [n] to [4, n] seconds: prediction, physical floor, low and high of the 80 % interval."""
-
-CHUNK = 8_192
-"""Layers at once: their vectors fit the core's cache."""
-SKEWED_CHUNK = 256
-"""Layers at once where each carries the counts of all its experts."""
 
 
 def hold(rows: Measurements, predict: Predict | None = None) -> Comparison:
@@ -49,27 +42,13 @@ def _predict_gemms(labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> 
 
 
 def _predict_layers(labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
-    from perfmodel.attribution import gap_rows
-    from perfmodel.scenario import layer_rows, resolve
-    from perfmodel.workload.routing import SKEWED
+    from perfmodel.latency import predict_layers
+    from perfmodel.scenario import resolve
 
     scenario = resolve(labels["gpu"], labels["format"], labels["kernel"], routing=labels["routing"], launch=labels["launch"] or "graph")
     columns = {name.removeprefix("num_"): column for name, column in sizes.items()}
-    chunk = SKEWED_CHUNK if scenario.routing.kind in SKEWED else CHUNK
-    count = len(columns["tokens"])
-    out = np.empty((4, count))
-
-    def fill(start: int) -> None:
-        part = slice(start, start + chunk)
-        rows = layer_rows({name: column[part].astype(float) for name, column in columns.items()}, gated=labels["gated"] == "true")
-        for piece in gap_rows(scenario, rows):
-            latency = piece.parts.latency
-            out[:, start + piece.index] = latency, np.minimum(piece.layer.floor, latency), piece.low, piece.high
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(fill, range(0, count, chunk)):
-            pass
-    return out
+    answer = predict_layers(scenario, columns, gated=labels["gated"] == "true")
+    return np.stack([answer.latency, answer.floor, answer.low, answer.high])
 
 
 def has_profile(gpu: str, kernel: str, format_id: str) -> bool:

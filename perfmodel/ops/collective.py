@@ -83,15 +83,15 @@ def exchange_time(bytes_: Array, ranks: Array, domain: Array, wires: Fabric) -> 
     return np.where(ranks > 1, near, 0.0)
 
 
-def moe_communication(tokens: Array, touched: Array, hidden: Array, ep: Array, tp: Array, act_bytes: float, wires: Fabric) -> Array:
+def moe_communication(tokens: Array, touched: Array, width: Array, ep: Array, tp: Array, act_bytes: float, wires: Fabric) -> Array:
     """Seconds of dispatch, combine (EP) and all-reduce (TP) of the busiest rank, nothing hidden behind compute.
 
     Dispatch brings each touching token once, in the activations' format; combine takes it back in bf16. The all-reduce of the rank's
-    own `tokens` moves 2 (tp - 1) / tp of the output.
+    own share of `tokens` moves 2 (tp - 1) / tp of the output. `width` is that of the states exchanged.
     """
-    remote = touched * (1 - 1 / ep) * hidden
+    remote = touched * (1 - 1 / ep) * width
     domain = np.maximum(wires.domain / tp, 1.0)
     time = exchange_time(remote * act_bytes, ep, domain, wires) + exchange_time(remote * BF16, ep, domain, wires)
-    reduced = 2 * (tp - 1) / tp * (tokens / ep) * hidden * BF16
+    reduced = 2 * (tp - 1) / tp * (tokens / ep) * width * BF16
     total: Array = time + exchange_time(reduced, tp, np.full_like(tp, float(wires.domain)), wires)
     return total

@@ -14,9 +14,18 @@ from perfmodel.workload.expectation import Array
 MEND = "Give a CSV (one count a line or comma-separated, or a header `tokens`) or a one-dimensional .npy."
 
 
-@lru_cache(maxsize=16)
 def read_counts(path: str, experts: int) -> Array:
     """Counts [experts] from a CSV or .npy. Raises PerfModelError for words, negatives, another length, or no token at all."""
+    try:
+        state = Path(path).resolve().stat()
+    except OSError as error:
+        raise PerfModelError(f"cannot read: {error.strerror}", file=path, mend=MEND) from error
+    return _read(path, experts, (state.st_ino, state.st_mtime_ns, state.st_size))
+
+
+@lru_cache(maxsize=16)
+def _read(path: str, experts: int, state: tuple[int, int, int]) -> Array:
+    """The counts of a file in this state: read once for all chunks of a call, and again when the file has changed."""
     values = _from_npy(path) if path.endswith(".npy") else _from_csv(path)
     if values.ndim != 1 or values.size != experts:
         raise PerfModelError(f"holds {values.size} counts, the layer has {experts} experts", file=path, mend=MEND)
@@ -25,6 +34,7 @@ def read_counts(path: str, experts: int) -> Array:
         raise PerfModelError("a count is negative or not finite", file=path, field=f"expert {at}", value=float(values[at]), mend=MEND)
     if values.sum() <= 0:
         raise PerfModelError("holds no token", file=path, mend="At least one expert must have tokens.")
+    values.setflags(write=False)
     return values
 
 

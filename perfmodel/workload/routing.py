@@ -89,6 +89,8 @@ def parse_routing(text: str, *, groups: tuple[int, int] = (1, 1), placement: Pla
             raise PerfModelError("no such counts file", field="routing", value=rest, mend="Give a CSV or .npy of tokens per expert.")
         return Routing("counts", file=rest, **options)  # type: ignore[arg-type]
     if kind == "group-limited":
+        if not rest and groups == (1, 1):
+            raise PerfModelError("which groups? The model names none", field="routing", value=text, mend="Write group-limited:8/4, say.")
         return Routing("group-limited", groups=_parse_groups(rest, text) if rest else groups, **options)  # type: ignore[arg-type]
     return Routing(kind, parameter=_parse_parameter(kind, rest, text), **options)  # type: ignore[arg-type]
 
@@ -181,7 +183,8 @@ def _symmetric(p: Problem, groups: tuple[int, int], menu: tuple[int, ...]) -> Bi
     pairs = p.tokens * p.topk / p.ep
     touched = p.tokens
     if (p.ep > 1).any():
-        spread = np.sqrt(p.tokens * _rank_variance(p, *groups)) * expected_maximum(p.ep)
+        # ranks' loads sum to a constant, so they spread by sqrt(ep / (ep - 1)) more than independent ones of the same variance
+        spread = np.sqrt(p.tokens * _rank_variance(p, *groups) * p.ep / np.maximum(p.ep - 1, 1)) * expected_maximum(p.ep)
         pairs = np.minimum(pairs + np.where(p.ep > 1, spread, 0.0), p.tokens * np.minimum(p.topk, p.local_experts))
         chance = touch_probability(p, *groups)
         touched = np.minimum(p.tokens * np.minimum(chance * pairs * p.ep / (p.tokens * p.topk), 1.0), pairs)

@@ -92,14 +92,14 @@ def skewed_load(routing: Routing, problem: Problem) -> Load:
 
 def _one_shape(routing: Routing, tokens: Array, experts: int, topk: int, ep: int) -> Load:
     if routing.kind == "zipf":
-        chance = zipf_probability(experts, topk, routing.parameter)
+        chance = zipf_probability(experts, topk, routing.parameter)[popular_order(experts)]
         local = place(np.broadcast_to(chance, (tokens.size, 1, experts)), ep, routing.placement, routing.redundant)[:, 0]
         return UnequalLoad(tokens, np.minimum(local, 1.0), _touched(tokens, tokens * local.sum(-1), topk))
     if routing.kind == "counts":
         assert routing.file is not None
         counts = scaled_counts(read_counts(routing.file, experts), tokens, topk)
     else:
-        counts = powerlaw_counts(tokens, experts, topk, routing.parameter)
+        counts = powerlaw_counts(tokens, experts, topk, routing.parameter, ep)
     local = place(counts, ep, routing.placement, routing.redundant)
     return CountLoad(local, _touched(tokens, local.sum(-1).mean(-1), topk))
 
@@ -111,10 +111,19 @@ def _touched(tokens: Array, pairs: Array, topk: int) -> Array:
     return touched
 
 
-def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float) -> Array:
+@lru_cache(maxsize=64)
+def popular_order(experts: int) -> np.ndarray:
+    """Where experts of falling popularity stand: popularity has nothing to do with an expert's number. One fixed permutation."""
+    order = np.random.default_rng(SEED).permutation(experts)
+    order.setflags(write=False)
+    return order
+
+
+def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: int = 1) -> Array:
     """Tokens per expert [n, DRAWS, experts] under the power law of the public measurements.
 
-    Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n, the sum mended.
+    Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n, and the sum mended by one pair
+    here and there, the `ep` ranks in turn.
     """
     uniform = np.random.default_rng(SEED).random((DRAWS, experts))
     few = tokens * topk <= experts
@@ -127,7 +136,9 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float) -> Arr
         drawn = (low**power + uniform * (high**power - low**power)) ** (1.0 / power)
     total = (tokens * topk)[:, None, None]
     counts = np.rint(drawn / drawn.sum(-1, keepdims=True) * total)
-    return _mend_sum(np.minimum(counts, tokens[:, None, None]), tokens, topk)
+    turns = np.arange(experts).reshape(ep, -1).T.ravel()  # one expert of each rank after the other
+    mended = _mend_sum(np.minimum(counts, tokens[:, None, None])[..., turns], tokens, topk)
+    return mended[..., np.argsort(turns)]
 
 
 def _mend_sum(counts: Array, tokens: Array, topk: int) -> Array:
@@ -182,4 +193,5 @@ def zipf_probability(experts: int, topk: int, exponent: float) -> Array:
         return np.ones(experts)
     excess = lambda log_c: float(-np.expm1(-np.exp(log_c) * popularity).sum() - topk)  # noqa: E731
     chance: Array = -np.expm1(-np.exp(brentq(excess, -20.0, 60.0)) * popularity)
+    chance.setflags(write=False)
     return chance
