@@ -23,7 +23,8 @@ BOUND_OF = {
     "launch": ("launch",),
     "communication": ("communication",),
 }
-"""What bounds a row: the group of causes whose absence would save most. `compute` is absent when the FLOPs, too, take no time."""
+"""What bounds a row: the group of causes whose absence would save most. `compute` is absent when neither the FLOPs
+nor feeding them from L2 takes time."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +81,17 @@ def _first(count: int) -> Causes:
 
 def _saved_by_peak(layer: Layer, against: float, latency: Array) -> Array:
     """Seconds that units with the other peak would save, all else equal."""
-    return np.maximum(latency - layer_time(_with_peak(layer, against), ON), 0.0)
-
-
-def _with_peak(layer: Layer, peak: float) -> Layer:
-    return replace(layer, machine=replace(layer.machine, peak=peak))
+    faster = replace(layer, machine=replace(layer.machine, peak=against))
+    return np.maximum(latency - layer_time(faster, ON), 0.0)
 
 
 def bounds(layer: Layer) -> np.ndarray:
     """For each row the group of BOUND_OF without which the layer would be fastest."""
+    free = replace(layer, machine=replace(layer.machine, peak=1e30, l2_bandwidth=None))
     times = []
     for bound, causes in BOUND_OF.items():
         without = ON._replace(**dict.fromkeys(causes, False))
-        times.append(layer_time(_with_peak(layer, 1e30) if bound == "compute" else layer, without))
+        times.append(layer_time(free if bound == "compute" else layer, without))
     chosen: np.ndarray = np.array(list(BOUND_OF))[np.argmin(np.array(times), axis=0)]
     return chosen
 

@@ -113,7 +113,8 @@ def _imbalance(f: Facts) -> str:
 
 def _launch(f: Facts) -> str:
     gaps = f.rows.layer.launch / MICROSECOND
-    return f"launch gaps {gaps:.3g} us, fixed latency {f.rows.layer.machine.fixed / MICROSECOND:.3g} us, top-k and sorting of the tokens (the router's logits are given, as in the measured rows)"
+    own = "top-k and sorting of the tokens (the router's logits are given, as in the measured rows)"
+    return f"launch gaps {gaps:.3g} us, fixed latency {f.rows.layer.machine.fixed / MICROSECOND:.3g} us, {own}"
 
 
 def _communication(f: Facts) -> str:

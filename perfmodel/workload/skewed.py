@@ -122,8 +122,8 @@ def popular_order(experts: int) -> np.ndarray:
 def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: int = 1) -> Array:
     """Tokens per expert [n, DRAWS, experts] under the power law of the public measurements.
 
-    Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n, and the sum mended by one pair
-    here and there, the `ep` ranks in turn.
+    Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n; then the sum is mended, one
+    pair at a time, the `ep` ranks in turn.
     """
     uniform = np.random.default_rng(SEED).random((DRAWS, experts))
     few = tokens * topk <= experts
