@@ -17,11 +17,11 @@ if not hasattr(np, "row_stack"):
 
 
 @contextmanager
-def stand_in_device(capability: tuple[int, ...]) -> Iterator[None]:
+def stand_in_device(capability: tuple[int | str, ...]) -> Iterator[None]:
     """While compiling for `capability`, what numba-cuda takes for the current GPU.
 
-    numba-cuda 0.30.4 asks the current GPU for its compute capability whenever it compiles a device function, although `cuda.compile` is told
-    the target: without this no kernel that calls device functions compiles on a machine without a GPU.
+    numba-cuda 0.30.4 asks the current GPU for its compute capability whenever it compiles a device function, although `cuda.compile` is
+    told the target: without this no kernel that calls device functions compiles on a machine without a GPU.
     """
     from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Compiling kernels on any machine: numba-cuda makes PTX with NVVM, nvJitLink assembles it; no GPU and no CUDA toolkit is needed."""
+"""Compiling kernels on any machine: numba-cuda and NVVM, then nvJitLink make machine code; no GPU and no CUDA toolkit is needed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
 
-from perfmodel.errors import MissingRequirementError
+from perfmodel.errors import MissingRequirementError, PerfModelError, did_you_mean
 from perfmodel.kernels import compat, sass
-from perfmodel.kernels.variants import KernelSource, Variant
+from perfmodel.kernels.variants import ARCHITECTURES, KernelSource, Variant
 
 SHARED_LIMIT = {"sm_80": 163, "sm_89": 99, "sm_90a": 227, "sm_100a": 227, "sm_120a": 99}
 """KiB of shared memory that one CTA may have. CUDA C++ Programming Guide 13.0, table of technical specifications per compute capability."""
@@ -87,15 +87,14 @@ def compile_source(source: KernelSource, arch: str, name: str = "kernel") -> Com
     Raises MissingRequirementError without the extra `kernels`, and whatever numba, NVVM or nvJitLink raises for a kernel that is wrong.
     """
     require_compiler()
-    intermediate = to_ltoir(source, arch)
-    cubin, log = link(intermediate, arch)
+    cubin, log = link(to_ltoir(source, arch), arch)
     return Compiled(
         name=name,
         arch=arch,
         cubin=cubin,
         entry=_only(r"Compiling entry function '([\w$]+)'", log),
         registers=int(_only(r"ptxas info\s*: Used (\d+) registers", log)),
-        shared_bytes=source.shared_bytes + declared_shared(link_ptx(intermediate, arch)),
+        shared_bytes=source.shared_bytes + sum(int(found) for found in re.findall(r" (\d+) bytes smem", log)),
         spill_bytes=sum(int(found) for found in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)),
         sass=sass.count(cubin),
         warnings=tuple(line.strip() for line in log.splitlines() if any(mark in line for mark in FINDINGS)),
@@ -103,7 +102,7 @@ def compile_source(source: KernelSource, arch: str, name: str = "kernel") -> Com
 
 
 def to_ptx(source: KernelSource, arch: str) -> str:
-    """PTX of a kernel, by numba-cuda and NVVM."""
+    """PTX of a kernel, by numba-cuda and NVVM: to be read, or for the driver."""
     return _compile(source, arch, "ptx")  # type: ignore[no-any-return]
 
 
@@ -126,20 +125,13 @@ def _compile(source: KernelSource, arch: str, output: str) -> Any:
     return code
 
 
-def capability(arch: str) -> tuple[int, int] | tuple[int, int, str]:
-    """`sm_90a` as numba-cuda names it, (9, 0, "a")."""
-    number, suffix = re.fullmatch(r"sm_(\d+)([af]?)", arch).groups()  # type: ignore[union-attr]
-    major, minor = divmod(int(number), 10)
-    return (major, minor, suffix) if suffix else (major, minor)
-
-
-def assemble(ptx: str, arch: str) -> tuple[bytes, str]:
-    """(cubin, the assembler's log with registers, spills and warnings) of some PTX."""
-    from cuda.core import Linker, LinkerOptions, ObjectCode
-
-    options = LinkerOptions(arch=arch, verbose=True, ptxas_options=["-v"])
-    linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
-    return linker.link("cubin").code, linker.get_info_log()
+def capability(arch: str) -> tuple[int | str, ...]:
+    """`sm_90a` as numba-cuda names it, (9, 0, "a"). Raises PerfModelError where `arch` is no such name."""
+    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch)
+    if match is None:
+        raise PerfModelError("is not an architecture of NVIDIA GPUs", field="arch", value=arch, mend=did_you_mean(arch, ARCHITECTURES))
+    version = int(match[1]), int(match[2])
+    return (*version, match[3]) if match[3] else version
 
 
 def link(intermediate: bytes, arch: str) -> tuple[bytes, str]:
@@ -149,23 +141,6 @@ def link(intermediate: bytes, arch: str) -> tuple[bytes, str]:
     options = LinkerOptions(arch=arch, verbose=True, link_time_optimization=True, ptxas_options=["-v"])
     linker = Linker(ObjectCode.from_ltoir(intermediate), options=options)
     return linker.link("cubin").code, linker.get_info_log()
-
-
-def link_ptx(intermediate: bytes, arch: str) -> str:
-    """The PTX that `link` assembles."""
-    from cuda.core import Linker, LinkerOptions, ObjectCode
-
-    options = LinkerOptions(arch=arch, link_time_optimization=True, ptx=True)
-    code: bytes = Linker(ObjectCode.from_ltoir(intermediate), options=options).link("ptx").code
-    return code.decode()
-
-
-def declared_shared(ptx: str) -> int:
-    """Bytes of the shared arrays that a kernel declares; dynamic shared memory is an array of unknown size.
-
-    Read from the PTX, since the assembler's figure includes the system's own KiB on some architectures and not on others.
-    """
-    return sum(int(bytes) for bytes in re.findall(r"^\s*(?:\.\w+ )*\.shared \.align \d+ \.b8 [\w$]+\[(\d+)\];", ptx, re.MULTILINE))
 
 
 def _only(pattern: str, text: str) -> str:

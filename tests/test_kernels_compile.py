@@ -16,7 +16,8 @@ from perfmodel.errors import MissingRequirementError, PerfModelError
 from perfmodel.formats import format_ids
 from perfmodel.kernels import compile as compiling
 from perfmodel.kernels import sass
-from perfmodel.kernels.compile import SHARED_LIMIT, Compiled, capability, check_all, check_one, compile_source, declared_shared, problem_of
+from perfmodel.kernels.compile import SHARED_LIMIT, Compiled, capability, check_all, check_one, compile_source, problem_of
+from perfmodel.kernels.ptx.registers import decrease_registers, increase_registers
 from perfmodel.kernels.variants import ARCHITECTURES, KernelSource, Variant, find_variants, variants
 
 THREADS = 128
@@ -72,6 +73,25 @@ def spilling_kernel(x, y):
         y[i + k] = held[k] + held[(k * 7) % 64] * held[63 - k]
 
 
+@cuda.jit(device=True)
+def twice(value):
+    return 2 * value
+
+
+def doubling_kernel(x, y):
+    y[0] = twice(x[0])
+
+
+def two_part_kernel(x, y):
+    """One warpgroup hands its registers to the other."""
+    if cuda.threadIdx.x < 128:
+        decrease_registers(40)
+        y[0] = x[0]
+    else:
+        increase_registers(232)
+        y[cuda.threadIdx.x] = x[1]
+
+
 def wrong_kernel(x, y):
     y[0] = x.no_such_attribute
 
@@ -116,6 +136,21 @@ class TestCompile:
         assert row.spill_bytes > 0
         assert not row.ok
         assert row.problem == f"spills {row.spill_bytes} bytes of registers"
+
+    def test_device_functions_compile_without_a_gpu(self):
+        assert check_one(toy(function=doubling_kernel), "sm_80").ok
+
+    def test_registers_can_change_hands(self):
+        """The assembler ignores `setmaxnreg`, and says so, in code that is to be linked with other code."""
+        row = check_one(toy(function=two_part_kernel, threads=256), "sm_90a")
+        assert row.ok, row.problem
+        assert row.registers == 232
+
+    def test_warnings_of_the_assembler_are_found(self):
+        unbounded = replace(source(two_part_kernel, threads=256), launch_bounds=(256,))
+        row = check_one(replace(toy(), build=lambda: unbounded), "sm_90a")
+        assert not row.ok
+        assert "Potential Performance Loss: 'setmaxnreg' ignored" in row.problem
 
     def test_without_the_bounds_nothing_spills(self):
         assert check_one(toy(function=spilling_kernel, threads=128, blocks=1), "sm_90a").ok
@@ -172,9 +207,9 @@ def test_architectures_as_numba_names_them(arch, expected):
     assert capability(arch) == expected
 
 
-def test_shared_memory_that_ptx_declares():
-    ptx = ".extern .shared .align 4 .b8 x[];\n\t.shared .align 16 .b8 a$1[1024];\n.visible .shared .align 1 .b8 _b[3];\n.global .b8 c[7];"
-    assert declared_shared(ptx) == 1027
+def test_an_architecture_that_is_not_one():
+    with pytest.raises(PerfModelError, match="Did you mean sm_90a"):
+        capability("sm90")
 
 
 def test_counts_of_a_listing():

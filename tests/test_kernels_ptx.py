@@ -13,7 +13,7 @@ from numba import types
 from numba.core.errors import TypingError
 
 import perfmodel.kernels.ptx as package
-from perfmodel.kernels.compile import assemble, compile_source, to_ptx
+from perfmodel.kernels.compile import compile_source, link, to_ltoir, to_ptx
 from perfmodel.kernels.ptx.asm import (
     F32,
     IMMEDIATE,
@@ -76,8 +76,7 @@ def test_named_instructions_assemble(name, arch):
     wanted = mnemonics(NAMED[name].ptx.text)
     assert wanted
     assert all(mnemonic in ptx for mnemonic in wanted)
-    cubin, _log = assemble(ptx, arch)
-    assert cubin[:4] == b"\x7fELF"
+    assert link(to_ltoir(calling_kernel(NAMED[name]), arch), arch)[0][:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("intrinsic", GENERATED, ids=lambda intrinsic: intrinsic.ptx.name)
@@ -99,13 +98,17 @@ BEFORE = {"sm_89": "sm_80", "sm_90": "sm_89", "sm_90a": "sm_89", "sm_100": "sm_9
 def test_each_is_missing_on_the_architecture_before(name):
     """`needs` is no more than the truth: the assembler refuses."""
     arch = BEFORE[NAMED[name].ptx.needs]
-    ptx = to_ptx(calling_kernel(NAMED[name]), arch)
+    intermediate = to_ltoir(calling_kernel(NAMED[name]), arch)
     with pytest.raises(Exception, match=r"(?i)nvjitlink"):
-        assemble(ptx, arch)
+        link(intermediate, arch)
 
 
 def ptx_of(function, *signature, arch="sm_90a") -> str:
     return to_ptx(KernelSource(function, signature, 128, 0, (128, 1)), arch)
+
+
+def machine_code(function, *signature) -> bytes:
+    return link(to_ltoir(KernelSource(function, signature, 128, 0, (128, 1)), "sm_90a"), "sm_90a")[0]
 
 
 @asm("add.u32 $out, $a, $b;", effect="none")
@@ -160,9 +163,8 @@ class TestMaker:
             spin(x[0])
             spin(x[0])
 
-        ptx = ptx_of(kernel, types.uint32[::1])
-        assert len(set(re.findall(r"AGAIN_\d+:", ptx))) == 2
-        assemble(ptx, "sm_90a")
+        assert len(set(re.findall(r"AGAIN_\d+:", ptx_of(kernel, types.uint32[::1])))) == 2
+        assert machine_code(kernel, types.uint32[::1])
 
     def test_constants_stand_in_the_text(self):
         COUNT = 5
@@ -206,7 +208,7 @@ class TestMaker:
             d = mma_bf16((0.0, n, 1, n), (n, 7, x[0], 2**31), (1, 2))
             x[0] = d[0]
 
-        assemble(ptx_of(kernel, types.uint32[::1], types.int64), "sm_90a")
+        assert machine_code(kernel, types.uint32[::1], types.int64)
 
     def test_results_in_operands_do_not_overlap_where_asked(self):
         @asm("{ mov.b32 $out[0], 1; mov.b32 $out[1], $a; }", effect="none", early=True)

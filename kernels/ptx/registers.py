@@ -17,7 +17,7 @@ from perfmodel.kernels.ptx.asm import U32, Immediate, asm
 def decrease_registers(count: Immediate) -> None:
     """This warpgroup gives registers back and keeps `count` a thread (24 to 256, a multiple of 8). PTX ISA 9.7.19.5, setmaxnreg.
 
-    The launch must be compiled with a maximum of threads (`launch_bounds`), or the assembler ignores it.
+    The kernel must be compiled with bounds on threads and on CTAs an SM (`launch_bounds`), or the assembler ignores it, with a warning.
     """
 
 
