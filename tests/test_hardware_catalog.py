@@ -52,7 +52,7 @@ def gpu(request) -> GpuSpec:
 
 
 def test_every_gpu_of_the_interface_is_there():
-    assert gpu_ids() == sorted(IDS)
+    assert set(IDS) <= set(gpu_ids())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
