@@ -27,7 +27,7 @@ class Compiled:
     """One kernel for one architecture. `shared_bytes` is what a CTA takes: declared in the kernel plus dynamic, from its source.
 
     `registers` is per thread; `spill_bytes` counts stores and loads of registers that did not fit. `sass` counts machine
-    instructions (`sass.count`), None where no disassembler is there. `warnings` are the assembler's.
+    instructions (`sass.count`), None where nobody asked or no disassembler is there. `warnings` are the assembler's.
     """
 
     name: str
@@ -76,13 +76,13 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def compile_variant(variant: Variant, arch: str) -> Compiled:
+def compile_variant(variant: Variant, arch: str, *, count_sass: bool = True) -> Compiled:
     """Compile a variant for an architecture (`sm_90a`); see `compile_source`."""
-    return compile_source(variant.build(), arch, variant.name)
+    return compile_source(variant.build(), arch, variant.name, count_sass=count_sass)
 
 
-def compile_source(source: KernelSource, arch: str, name: str = "kernel") -> Compiled:
-    """Compile a kernel for an architecture and say what it takes.
+def compile_source(source: KernelSource, arch: str, name: str = "kernel", *, count_sass: bool = False) -> Compiled:
+    """Compile a kernel for an architecture and say what it takes; with `count_sass`, about a second more, what the machine code holds.
 
     Raises MissingRequirementError without the extra `kernels`, and whatever numba, NVVM or nvJitLink raises for a kernel that is wrong.
     """
@@ -96,7 +96,7 @@ def compile_source(source: KernelSource, arch: str, name: str = "kernel") -> Com
         registers=int(_only(r"ptxas info\s*: Used (\d+) registers", log)),
         shared_bytes=source.shared_bytes + sum(int(found) for found in re.findall(r" (\d+) bytes smem", log)),
         spill_bytes=sum(int(found) for found in re.findall(r"(\d+) bytes spill (?:stores|loads)", log)),
-        sass=sass.count(cubin),
+        sass=sass.count(cubin) if count_sass else None,
         warnings=tuple(line.strip() for line in log.splitlines() if any(mark in line for mark in FINDINGS)),
     )
 

@@ -169,7 +169,7 @@ class TestCompile:
 
     @pytest.mark.skipif(sass.disassembler() is None, reason="needs nvdisasm")
     def test_machine_instructions_are_counted(self):
-        counts = compile_source(source(), "sm_90a").sass
+        counts = compile_source(source(), "sm_90a", count_sass=True).sass
         assert counts["instructions"] > 5
         assert counts["HGMMA"] == counts["HMMA"] == counts["loads_16B"] == 0
 
