@@ -144,6 +144,10 @@ class TestMaker:
         with pytest.raises(ValueError, match="c is updated in place"):
             instruction(Instruction("x", "", {"c": types.float32}, types.uint32, updates="c"))
 
+    def test_the_result_has_a_name_of_its_own(self):
+        with pytest.raises(ValueError, match="`out` is the result"):
+            instruction(Instruction("x", "$out;", {"out": types.uint32}))
+
     def test_pure_code_that_nobody_uses_is_dropped(self):
         def kernel(x):
             add(x[0], 1)

@@ -107,6 +107,8 @@ def instruction(made: Instruction, doc: str = "", module: str = __name__) -> Cal
     Raises ValueError where the text names an operand that is not there, or `updates` does not have the type of the result. In
     a kernel, wrong arguments raise numba's TypingError.
     """
+    if "out" in made.parameters:
+        raise ValueError(f"{made.name}: `out` is the result, no parameter can have that name")
     if made.updates is not None and made.parameters[made.updates] != made.result:
         raise ValueError(f"{made.name}: {made.updates} is updated in place, so it must have the type of the result, {made.result}")
     _fill_in(made, dict.fromkeys(_immediates(made), 0))  # a misspelt operand fails here, not in a kernel
