@@ -1,9 +1,6 @@
 """Compiling kernels without a GPU, and the commands over it. The kernels here are toys; those of the registry are checked as they are."""
 
 import json
-import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -13,12 +10,11 @@ from numba import cuda, types
 
 from perfmodel.cli import main
 from perfmodel.errors import MissingRequirementError, PerfModelError
-from perfmodel.formats import format_ids
 from perfmodel.kernels import compile as compiling
 from perfmodel.kernels import sass
 from perfmodel.kernels.compile import SHARED_LIMIT, Compiled, capability, check_all, check_one, compile_source, problem_of
 from perfmodel.kernels.ptx.registers import decrease_registers, increase_registers
-from perfmodel.kernels.variants import ARCHITECTURES, KernelSource, Variant, find_variants, variants
+from perfmodel.kernels.variants import ARCHITECTURES, KernelSource, Variant
 
 THREADS = 128
 LISTING = """
@@ -216,39 +212,6 @@ def test_counts_of_a_listing():
     assert sass.count_listing(LISTING) == {"instructions": 8, "loads_16B": 2, "HGMMA": 1, "HMMA": 1, "QMMA": 0}
 
 
-class TestRegistry:
-    def test_known_words_and_references(self):
-        for variant in variants():
-            assert set(variant.formats) <= set(format_ids())
-            assert variant.formats
-            assert set(variant.archs) <= set(ARCHITECTURES)
-            assert variant.archs
-            module, function = variant.reference.split(":")
-            assert callable(getattr(import_module(module), function)), variant.name
-
-    def test_variants_travel_to_other_processes(self):
-        assert pickle.loads(pickle.dumps(variants())) == variants()
-
-    def test_two_of_one_name_are_refused(self, monkeypatch):
-        monkeypatch.setattr(sys.modules[__name__], "VARIANTS", (toy("a"), toy("b"), toy("a")), raising=False)
-        monkeypatch.setitem(sys.modules, "twins", sys.modules[__name__])
-        with pytest.raises(ValueError, match=r"\['a'\]"):
-            variants(["twins"])
-
-    def test_an_unknown_name(self):
-        with pytest.raises(PerfModelError, match="no such kernel"):
-            find_variants(["nonsense"])
-
-    def test_the_list_needs_no_compiler(self):
-        code = (
-            "import sys\nfor name in ('numba_cuda', 'llvmlite', 'numba', 'cuda', 'torch'): sys.modules[name] = None\n"
-            "from perfmodel.cli import main\nmain(['kernels', 'list', '--json'])"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert [row["name"] for row in json.loads(done.stdout)["kernels"]] == [variant.name for variant in variants()]
-
-
 def run(*arguments) -> int:
     with pytest.raises(SystemExit) as stopped:
         main(["kernels", *arguments])
@@ -308,21 +271,6 @@ class TestCommands:
         message = capsys.readouterr().err
         assert "perfmodel[kernels]" in message
         assert "numba-cuda and cuda-core" in message
-
-
-def test_numpy_without_row_stack_is_mended():
-    """As NumPy 2.5 is: numba-cuda 0.30.4 asks for `row_stack` when a kernel takes its first array."""
-    pytest.importorskip("numba_cuda", reason="needs the extra `kernels`")
-    code = (
-        "import numpy\nif hasattr(numpy, 'row_stack'): del numpy.row_stack\n{first}\n"
-        "from numba import cuda, types\n"
-        "def kernel(x): x[0] = 1\n"
-        "cuda.compile(kernel, (types.float32[::1],), cc=(9, 0, 'a'), device=False, abi='numba')"
-    )
-    mended = subprocess.run([sys.executable, "-c", code.format(first="import perfmodel.kernels")], capture_output=True, text=True)
-    assert mended.returncode == 0, mended.stderr
-    bare = subprocess.run([sys.executable, "-c", code.format(first="")], capture_output=True, text=True)
-    assert "row_stack" in bare.stderr, "numba-cuda needs it no more: drop perfmodel.kernels.compat"
 
 
 def test_the_missing_requirement_is_an_error_of_its_own(monkeypatch):
