@@ -1,7 +1,7 @@
 """Four-bit words to bf16 fragments in registers for every GPU with bf16 tensor cores: MXFP4, NVFP4, INT4 and NF4.
 
-`fragments(format)` gives a device function that makes the four A fragments (4 x 4 registers) of 16 rows x 64 of K from a lane's four words
-and its scales, laid out as `layouts` says. What it multiplies, it multiplies exactly:
+Device functions make the A fragments (of 4 registers) of 16 rows x 64 of K from a lane's four words and its scales, laid out as `layouts` says.
+What they multiply, they multiply exactly:
 
     MXFP4, NVFP4   as in `dequant_w4a16`, but by `fma` with -0 in place of `mul`, which bf16 pairs lack before Hopper
     INT4           128 + code is a bf16 whose mantissa holds the code: one mask; 128 + zero is subtracted from it, exactly
@@ -91,19 +91,31 @@ nf4_fragment = _nf4_fragment()
 
 
 @cuda.jit(device=True, forceinline=True)
-def mxfp4_fragments(words, scales):
-    """scales: one word, of rows r and r + 8 for K 0-31, then for K 32-63."""
+def mxfp4_half_0(words, scales):
+    """Fragments 0 and 1. scales: one word, of rows r and r + 8 for K 0-31, then for K 32-63."""
     s = powers_of_two(scales[0])
-    first = (*e2m1_fragment(words[0], s[0], s[1]), *e2m1_fragment(words[1], s[0], s[1]))
-    return (*first, *e2m1_fragment(words[2], s[2], s[3]), *e2m1_fragment(words[3], s[2], s[3]))
+    return (*e2m1_fragment(words[0], s[0], s[1]), *e2m1_fragment(words[1], s[0], s[1]))
 
 
 @cuda.jit(device=True, forceinline=True)
-def nvfp4_fragments(words, scales):
-    """scales: two words, of rows r and r + 8 for each 16 of K."""
-    s, t = normalised_scales(scales[0]), normalised_scales(scales[1])
-    first = (*e2m1_fragment(words[0], s[0], s[1]), *e2m1_fragment(words[1], s[2], s[3]))
-    return (*first, *e2m1_fragment(words[2], t[0], t[1]), *e2m1_fragment(words[3], t[2], t[3]))
+def mxfp4_half_1(words, scales):
+    """Fragments 2 and 3."""
+    s = powers_of_two(scales[0])
+    return (*e2m1_fragment(words[2], s[2], s[3]), *e2m1_fragment(words[3], s[2], s[3]))
+
+
+@cuda.jit(device=True, forceinline=True)
+def nvfp4_half_0(words, scales):
+    """Fragments 0 and 1. scales: two words, of rows r and r + 8 for each 16 of K."""
+    s = normalised_scales(scales[0])
+    return (*e2m1_fragment(words[0], s[0], s[1]), *e2m1_fragment(words[1], s[2], s[3]))
+
+
+@cuda.jit(device=True, forceinline=True)
+def nvfp4_half_1(words, scales):
+    """Fragments 2 and 3."""
+    s = normalised_scales(scales[1])
+    return (*e2m1_fragment(words[2], s[0], s[1]), *e2m1_fragment(words[3], s[2], s[3]))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -135,7 +147,9 @@ def nf4_partial_scales(scales):
     return (bits_float(scales[0]), bits_float(scales[1]), bits_float(scales[2]), bits_float(scales[3]))
 
 
-FRAGMENTS = {"mxfp4-w4a16": mxfp4_fragments, "nvfp4-w4a16": nvfp4_fragments, "int4-w4a16": int4_fragments, "nf4-w4a16": nf4_fragments}
-"""Format -> (words U32x4, scales) -> U32x16: fragment after fragment along K."""
+HALVES = {"mxfp4-w4a16": (mxfp4_half_0, mxfp4_half_1), "nvfp4-w4a16": (nvfp4_half_0, nvfp4_half_1)}
+"""Format -> (words U32x4, scales) -> U32x8, for fragments 0 and 1, for fragments 2 and 3."""
+FRAGMENTS = {"int4-w4a16": int4_fragments, "nf4-w4a16": nf4_fragments}
+"""Format -> (words U32x4, scales) -> U32x16: fragment after fragment along K, without the scales."""
 PARTIAL_SCALES = {"int4-w4a16": int4_partial_scales, "nf4-w4a16": nf4_partial_scales}
 """Format -> scales -> what multiplies the partial sums of rows r and r + 8 for K 0-31, then for K 32-63."""

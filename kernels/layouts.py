@@ -53,9 +53,14 @@ class W4A16:
     group_scales: Array | None = None
     """INT4 and NF4: int32 [E, ceil(N / rows), groups of K, rows]; see `pack_group_scales`."""
     group: int = 0
-    """INT4 and NF4: K of a group."""
+    """INT4 and NF4: K of a group in `group_scales`, 32 or 64 x a power of two."""
     rest: Rest | None = None
     """MXFP4 whose scales spread over more than 134 binades in an expert: the tiles of what did not fit. None in any real checkpoint."""
+
+    @property
+    def group_shift(self) -> int:
+        """log2(group / 64): a tile's index shifted right by it is the index of its group. 0 for groups of 32, and without groups."""
+        return max(self.group // TILE_K, 1).bit_length() - 1
 
 
 def pack_mxfp4_w4a16(codes: Array, scales: Array, rows: int = 128) -> W4A16:
@@ -122,8 +127,14 @@ def pack_nf4_w4a16(codes: Array, scales: Array, rows: int = 128) -> W4A16:
 
 
 def _grouped(format_id: str, order: NibbleOrder, codes: Array, words: Array, group: int, rows: int) -> W4A16:
-    """`group_scales` [E, ceil(N / rows), groups, rows] from words [E, N, groups]; groups of 32 come in pairs, those beyond K are 0."""
+    """`group_scales` [E, ceil(N / rows), groups, rows] from words [E, N, groups].
+
+    Groups of 32 come in pairs, those beyond K are 0. Longer groups are cut to 64 x a power of two, for which kernels need a shift only.
+    """
     experts, n, k = codes.shape
+    if group > TILE_K:
+        longest = TILE_K * (group // TILE_K & -(group // TILE_K))
+        words, group = _per_element(words, group // longest), longest
     down, groups = -(-n // rows), -(-k // TILE_K) * 2 if group < TILE_K else k // group
     planes = permute(pad_to(words, experts, down * rows, groups).reshape(experts, down, rows, groups), 0, 1, 3, 2)
     alpha = cast(codes[:, 0, 0], "float32") * 0 + 1

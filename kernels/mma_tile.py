@@ -21,8 +21,6 @@ from perfmodel.kernels.ptx.asm import Instruction, instruction
 
 ROW_BYTES = 128
 """Of a token in shared memory: 64 bf16."""
-FRAGMENTS = 4
-"""Of 16 along K, in a tile of 64."""
 LOG2_E = "0f3FB8AA3B"
 ONE = "0f3F800000"
 
@@ -40,40 +38,41 @@ def matrix_lane(lane: int, columns: int) -> tuple[int, int]:
 
 
 @cache
-def multiply(columns: int, blocks: int) -> Callable[..., Any]:
-    """An intrinsic `multiply(d, a, row, piece) -> d` that adds the products of 64 of K.
+def multiply(columns: int, blocks: int, half: Literal[0, 1]) -> Callable[..., Any]:
+    """An intrinsic `multiply(d, a, row, piece) -> d` that adds the products of K 0-31 or 32-63 of a tile.
 
-    d: accumulators. a: 16 words a block, as `dequant_ampere.FRAGMENTS` gives them. row, piece: shared addresses of a lane, by `matrix_lane`.
+    d: accumulators. a: 8 words a block, as `dequant_ampere.HALVES` gives them. row, piece: shared addresses of a lane, by `matrix_lane`.
     PTX ISA 9.7.14.5.14, mma; 9.7.14.5.15, ldmatrix.
     """
-    return _multiply(f"multiply_{columns}x{blocks}", _straight(columns, blocks), columns, blocks, {})
+    return _multiply(f"multiply_{columns}x{blocks}_half_{half}", _straight(columns, blocks, half), columns, blocks, 8, {})
 
 
 @cache
 def multiply_folded(columns: int, blocks: int, fold: Literal[32, 64]) -> Callable[..., Any]:
-    """An intrinsic `multiply(d, a, row, piece, scales) -> d`: sums of `fold` of K are made apart and multiplied before they are added to d.
+    """An intrinsic `multiply(d, a, row, piece, scales) -> d` that adds the products of 64 of K.
 
-    scales: four floats a block, of rows r and r + 8 for K 0-31, then for 32-63 (the first two for all, with a fold of 64); else as `multiply`.
+    Sums of `fold` of K are made apart and multiplied before they are added to d. a: 16 words a block, as `dequant_ampere.FRAGMENTS` gives them.
+    scales: four floats a block, of rows r and r + 8 for K 0-31, then for 32-63 (the first two for all, with a fold of 64).
     """
     scales = {"scales": types.UniTuple(types.float32, 4 * blocks)}
-    return _multiply(f"multiply_{columns}x{blocks}_fold_{fold}", _folded(columns, blocks, fold), columns, blocks, scales)
+    return _multiply(f"multiply_{columns}x{blocks}_fold_{fold}", _folded(columns, blocks, fold), columns, blocks, 16, scales)
 
 
-def _multiply(name: str, lines: Iterable[str], columns: int, blocks: int, more: dict[str, Any]) -> Callable[..., Any]:
-    d, a = types.UniTuple(types.float32, blocks * columns // 2), types.UniTuple(types.uint32, 16 * blocks)
+def _multiply(name: str, lines: Iterable[str], columns: int, blocks: int, words: int, more: dict[str, Any]) -> Callable[..., Any]:
+    d, a = types.UniTuple(types.float32, blocks * columns // 2), types.UniTuple(types.uint32, words * blocks)
     text = "{ .reg .b32 at, b0, b1, b2, b3;\n" + "\n".join(lines) + " }"
     parameters = {"d": d, "a": a, "row": types.uint32, "piece": types.uint32, **more}
     return instruction(Instruction(name, text, parameters, d, "memory", updates="d"), multiply.__doc__ or "", __name__)
 
 
-def _straight(columns: int, blocks: int) -> Iterator[str]:
+def _straight(columns: int, blocks: int, half: int) -> Iterator[str]:
     """Fragment by fragment along K: few fragments of A are alive at a time."""
-    for pair in range(FRAGMENTS // 2) if columns == 8 else range(FRAGMENTS):
-        for tokens, words in _loads(columns, pair):
+    for index in (half,) if columns == 8 else (2 * half, 2 * half + 1):
+        for tokens, words in _loads(columns, index):
             yield words
             for step, token_tile, b in tokens:
                 for block in range(blocks):
-                    yield _mma(_accumulators(columns, block, token_tile), _a(block, step), b)
+                    yield _mma(_accumulators(columns, block, token_tile), _a(8 * block + 4 * (step % 2)), b)
 
 
 def _folded(columns: int, blocks: int, fold: int) -> Iterator[str]:
@@ -91,7 +90,7 @@ def _folded(columns: int, blocks: int, fold: int) -> Iterator[str]:
                     for step, token_tile, b in tokens:
                         for block in range(blocks):
                             at = 4 * (block * tiles + token_tile - first)
-                            yield _mma(", ".join(names[at : at + 4]), _a(block, step), b)
+                            yield _mma(", ".join(names[at : at + 4]), _a(16 * block + 4 * step), b)
             for i, name in enumerate(names):
                 block, tile, element = i // (4 * tiles), i // 4 % tiles, i % 4
                 target = f"$out[{(block * columns // 8 + first + tile) * 4 + element}]"
@@ -120,8 +119,7 @@ def _accumulators(columns: int, block: int, token_tile: int) -> str:
     return f"$out[{first}:{first + 4}]"
 
 
-def _a(block: int, step: int) -> str:
-    first = 16 * block + 4 * step
+def _a(first: int) -> str:
     return f"$a[{first}:{first + 4}]"
 
 

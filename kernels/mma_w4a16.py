@@ -88,7 +88,7 @@ def build(config: Config) -> KernelSource:
     x: bf16 [.., K]. weights, group_scales, alpha: `layouts.W4A16`. offsets: i32 [experts + 1], where each expert's tokens begin.
     out: bf16 [.., n] (swiglu: [.., n / 2]). x_rows: i32 [tokens], with `gather`. out_rows: i32 [tokens] and factors: f32 [tokens], the row of `out`
     that a token's result goes to and what it is multiplied by (scatter). rest_tiles, rest_start, rest_k_tile: `levels.Rest`, with `rest`.
-    experts, n, k, row_tiles. tiles_per_group: INT4 and NF4, group / 64, or 1.
+    experts, n, k, row_tiles. group_shift: `layouts.W4A16.group_shift`.
 
     n must be a multiple of 8 (swiglu: 16), k of 8; x and out aligned to 16 bytes. Any grid of CTAs does.
     """
@@ -99,22 +99,31 @@ def build(config: Config) -> KernelSource:
 
 
 def _menu(form: str, **choices: object) -> tuple[Config, ...]:
-    """The tiles of a format. Few tokens: K is shared out, since weights come no faster than loads are in flight."""
-    big = {"blocks": 1} if form in GROUPED else {}  # partial sums need registers of their own
+    """The tiles of a format. With few tokens K is shared out, since weights come no faster than loads are in flight.
+
+    Partial sums of INT4 and NF4 need registers of their own: so their warps take 16 rows each.
+    """
     shapes: tuple[dict[str, int], ...] = (
         {"columns": 8, "splits": 2, "tiles": 2, "stages": 3, "least_ctas": 4},
         {"columns": 16, "splits": 2, "tiles": 2, "stages": 3, "least_ctas": 3},
-        {"columns": 32, "splits": 1, "tiles": 2, "stages": 3, "least_ctas": 4},
-        {"columns": 64, "stages": 3, "least_ctas": 3},
-        {"columns": 128, "stages": 2, **big},
+        {"columns": 32, "tiles": 2, "stages": 3, "least_ctas": 4},
+        {"columns": 64, "stages": 3, "least_ctas": 2},
+        {"columns": 128, "stages": 2, "least_ctas": 1},
     )
-    return tuple(Config(form, **(shape | choices)) for shape in shapes)  # type: ignore[arg-type]
+    grouped: tuple[dict[str, int], ...] = (
+        {"columns": 8, "blocks": 1, "tiles": 2, "stages": 3, "least_ctas": 4},
+        {"columns": 16, "blocks": 1, "tiles": 2, "stages": 3, "least_ctas": 2},
+        {"columns": 32, "blocks": 1, "tiles": 2, "stages": 3, "least_ctas": 2},
+        {"columns": 64, "blocks": 1, "stages": 3, "least_ctas": 1},
+        {"columns": 128, "blocks": 1, "stages": 2, "least_ctas": 1},
+    )
+    return tuple(Config(form, **(shape | choices)) for shape in (grouped if form in GROUPED else shapes))  # type: ignore[arg-type]
 
 
 EPILOGUES: tuple[dict[str, object], ...] = ({}, {"epilogue": "swiglu", "gather": True}, {"epilogue": "scatter"})
 """A plain grouped GEMM, and the two of a MoE layer: gate and up of gathered tokens, down with routing weights to the rows of the tokens."""
 CONFIGS = tuple(config for form in SCALE_WORDS for choices in EPILOGUES for config in _menu(form, **choices)) + (
-    Config("int4-w4a16", 16, splits=2, tiles=2, stages=3, short_groups=True),
+    Config("int4-w4a16", 16, blocks=1, tiles=2, stages=3, short_groups=True),
     Config("mxfp4-w4a16", 16, splits=2, tiles=2, stages=3, rest=True),
 )
 VARIANTS = tuple(

@@ -11,7 +11,7 @@ from perfmodel.kernels import compat  # noqa: F401  (before numba.cuda)
 import numpy as np  # isort: skip
 from numba import cuda, types  # isort: skip
 
-from perfmodel.kernels.dequant_ampere import FRAGMENTS, PARTIAL_SCALES
+from perfmodel.kernels.dequant_ampere import FRAGMENTS, HALVES, PARTIAL_SCALES
 from perfmodel.kernels.layouts import MXFP4_WINDOW
 from perfmodel.kernels.mma_tile import ROW_BYTES, add_partial, hand_over, multiply, multiply_folded, scale_sum, store_partial
 from perfmodel.kernels.mma_w4a16 import GROUPED, ROWS, SCALE_WORDS, TILE_K, Config
@@ -23,10 +23,12 @@ from perfmodel.kernels.ptx.memory import (
     load_constant_x2,
     load_once_x4,
     load_shared,
+    load_shared_x2,
     load_shared_x4,
     store_global_x4,
     store_shared,
     store_shared_f32,
+    store_shared_x2,
     to_shared,
 )
 from perfmodel.kernels.ptx.registers import zeros
@@ -36,13 +38,11 @@ U = np.uint32
 U64 = np.uint64
 ALIGNMENT = 128
 """Of what lies in shared memory."""
-NO_ROW = U(0xFFFFFFFF)
-"""In the table of rows of x: there is no such token, its activations are zeros."""
 PADDING = 16
 """Bytes between the rows of the output in shared memory: eight rows then lie in different banks."""
 
 POINTERS = ("x", "weights", "group_scales", "alphas", "offsets", "out", "x_rows", "out_rows", "factors", "rest_tiles", "rest_start", "rest_k_tile")
-NUMBERS = ("experts", "n", "k", "row_tiles", "tiles_per_group")
+NUMBERS = ("experts", "n", "k", "row_tiles", "group_shift")
 PARAMETERS = POINTERS + NUMBERS
 """Of every kernel: addresses, 64 bits each, then numbers of 32 bits."""
 
@@ -65,13 +65,13 @@ class Plan:
 
     @property
     def x_rows(self) -> int:
-        """Row of x of each token."""
+        """Address of the activations of each token, 64 bits."""
         return TABLE_BYTES
 
     @property
     def out_rows(self) -> int:
         """Row of the output of each token."""
-        return self.x_rows + 4 * self.config.columns
+        return self.x_rows + 8 * self.config.columns
 
     @property
     def factors(self) -> int:
@@ -121,7 +121,7 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
 
     def kernel(
         x, weights, group_scales, alphas, offsets, out, x_rows, out_rows, factors, rest_tiles, rest_start, rest_k_tile,
-        experts, n, k, row_tiles, tiles_per_group,
+        experts, n, k, row_tiles, group_shift,
     ):  # fmt: skip
         shared = cuda.shared.array(0, types.uint8)
         base = (to_shared(array_address(shared)) + U(ALIGNMENT - 1)) & U(0x100000000 - ALIGNMENT)
@@ -131,7 +131,7 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
         split = (thread >> U(5)) // ROW_WARPS
         warp = (thread >> U(5)) - split * ROW_WARPS
         row, piece = lane_parts(lane)
-        k_tiles = (k + U(TILE_K - 1)) // U(TILE_K)
+        k_tiles = U((k + U(TILE_K - 1)) // U(TILE_K))
         in_tile = warp * WARP_CODES + lane * U(16)
         scales_in_tile = SCALES + warp * WARP_SCALES + (lane >> U(2)) * LANE_SCALES
         last = first_tile(base, experts) * row_tiles
@@ -143,21 +143,21 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
             start = offset_of(offsets, expert) + (token_tile - first_tile(base, expert)) * COLUMNS
             count = min(offset_of(offsets, expert + U(1)) - start, COLUMNS)
             cuda.syncthreads()  # the last tile's rows and output have been read
-            note_rows(base, start, count, x_rows, out_rows, factors)
+            note_rows(base, start, count, (x, k), x_rows, out_rows, factors)
             cuda.syncthreads()
             place = expert * row_tiles + strip
             strip_weights = weights + U64(place) * U64(k_tiles) * U64(TILE)
             codes = strip_weights + U64(in_tile)
             if grouped:
-                groups = ((k_tiles + tiles_per_group - U(1)) // tiles_per_group) * halves
+                groups = ((k_tiles - U(1)) >> group_shift) * halves + halves
                 scales = group_scales + U64(place) * U64(groups) * U64(GROUP) + U64(warp * GROUP_ROW + (lane >> U(2)) * U(4))
             else:
                 scales = strip_weights + U64(scales_in_tile)
             d = zero()
             if has_rest:
                 rest = (rest_tiles + U64(in_tile), rest_tiles + U64(scales_in_tile), rest_start + U64(place) * U64(4), rest_k_tile)
-                d = rest_loop(d, rest, (x, k), base, split, row, piece)
-            d = main_loop(d, (codes, scales, k_tiles, tiles_per_group), (x, k), base, split, row, piece)
+                d = rest_loop(d, rest, k, count, base, split, row, piece)
+            d = main_loop(d, (codes, scales, U(k_tiles - U(1)), group_shift), k, count, base, split, row, piece)
             alpha = load_constant_f32(alphas + U64(expert) * U64(4))
             finish(d, alpha, (out, n, strip, start, count), base, split, warp, lane)
             tile += U(cuda.gridDim.x)
@@ -181,54 +181,54 @@ def _lane_parts(config: Config) -> Callable[..., Any]:
 
 
 def _note_rows(config: Config, plan: Plan) -> Callable[..., Any]:
-    """Device function: which rows of x and of the output the tokens of a tile have, into shared memory."""
+    """Device function: where the activations of a tile's tokens lie, and where their results go, into shared memory."""
     COLUMNS, gather, scatter = U(config.columns), config.gather, config.epilogue == "scatter"
     X_ROWS, OUT_ROWS, FACTORS = U(plan.x_rows), U(plan.out_rows), U(plan.factors)
 
     @cuda.jit(device=True, forceinline=True)
-    def note_rows(base, start, count, x_rows, out_rows, factors):
+    def note_rows(base, start, count, source, x_rows, out_rows, factors):
         token = U(cuda.threadIdx.x)
         if token < COLUMNS:
-            row = NO_ROW
-            if token < count:
-                row = start + token
-                if gather:
-                    row = load_constant(x_rows + U64(row) * U64(4))
-            store_shared(base + X_ROWS + token * U(4), row)
+            x, k = source
+            row = U(start + token) if token < count else start  # beyond the last token nothing is read, but addresses are made
+            x_row = load_constant(x_rows + U64(row) * U64(4)) if gather else row
+            address = x + U64(x_row) * U64(k) * U64(2)
+            store_shared_x2(base + X_ROWS + token * U(8), (U(address), U(address >> U64(32))))
             if scatter:
-                out_row = U(0)
-                factor = np.float32(0)
-                if token < count:
-                    out_row = load_constant(out_rows + U64(start + token) * U64(4))
-                    factor = load_constant_f32(factors + U64(start + token) * U64(4))
-                store_shared(base + OUT_ROWS + token * U(4), out_row)
-                store_shared_f32(base + FACTORS + token * U(4), factor)
+                store_shared(base + OUT_ROWS + token * U(4), load_constant(out_rows + U64(row) * U64(4)))
+                store_shared_f32(base + FACTORS + token * U(4), load_constant_f32(factors + U64(row) * U64(4)))
 
     return note_rows
 
 
 def _copy_stage(config: Config, plan: Plan) -> Callable[..., Any]:
-    """Device function: start to copy the activations of a stage, 16 bytes a thread and turn; zeros beyond K and beyond the last token."""
+    """Device function: start to copy the activations of a stage, 16 bytes a thread and turn; zeros beyond K and beyond the last token.
+
+    A thread has the same 16 bytes of K in every turn, of a token `tokens` further; as these are a multiple of 8, the swizzle stays too.
+    """
     per_token = 8 * config.stage_tiles
-    pieces = per_token * config.columns
-    THREADS, PER_TOKEN, PIECES, TILE = U(config.threads), U(per_token), U(pieces), U(plan.tile)
-    turns = -(-pieces // config.threads)
-    X_ROWS = U(plan.x_rows)
+    tokens = config.threads // per_token
+    if config.threads % per_token or tokens % 8 or config.columns % min(tokens, config.columns):
+        raise ValueError(f"{config.name}: {config.threads} threads cannot share out a stage of {config.columns} x {per_token} pieces evenly")
+    PER_TOKEN, TOKENS, TILE, X_ROWS = U(per_token), U(tokens), U(plan.tile), U(plan.x_rows)
+    turns = max(config.columns // tokens, 1)
+    COPIERS, surplus = U(config.columns * per_token), tokens > config.columns
+    NEXT_ROW, NEXT_TARGET = U(8 * tokens), U(ROW_BYTES * tokens)
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_stage(base, stage, source, first_tile):
-        x, k = source
+    def copy_stage(base, stage, k, count, first_tile):
+        thread = U(cuda.threadIdx.x)
+        if surplus and thread >= COPIERS:
+            return
+        token = U(thread // PER_TOKEN)
+        column = U(thread % PER_TOKEN)
+        at = U(first_tile * U(TILE_K) + column * U(8))
+        target = U(stage + (column >> U(3)) * TILE + token * U(ROW_BYTES) + (((column ^ token) & U(7)) << U(4)))
+        row = U(base + X_ROWS + token * U(8))
         for turn in range(turns):
-            piece = U(cuda.threadIdx.x) + U(turn) * THREADS
-            if piece < PIECES:
-                token = piece // PER_TOKEN
-                column = piece % PER_TOKEN
-                row = load_shared(base + X_ROWS + token * U(4))
-                at = first_tile * U(TILE_K) + column * U(8)
-                inside = (row != NO_ROW) & (at < k)
-                address = x + (U64(row) * U64(k) + U64(at)) * U64(2) if inside else x
-                target = stage + (column >> U(3)) * TILE + token * U(ROW_BYTES) + (((column ^ token) & U(7)) << U(4))
-                copy_async_16_of(target, address, U(16) if inside else U(0))
+            low, high = load_shared_x2(U(row + U(turn) * NEXT_ROW))
+            given = U(16) if (at < k) & (U(token + U(turn) * TOKENS) < count) else U(0)
+            copy_async_16_of(U(target + U(turn) * NEXT_TARGET), (U64(high) << U64(32) | U64(low)) + U64(at) * U64(2), given)
 
     return copy_stage
 
@@ -239,108 +239,129 @@ def _load_block(config: Config) -> Callable[..., Any]:
     words, short = SCALE_WORDS[config.format], config.short_groups
 
     @cuda.jit(device=True, forceinline=True)
-    def load_scales(scales, tile, tiles_per_group):
+    def load_scales(scales, tile, group_shift):
         if words == 1:
             return (load_constant(scales + U64(tile) * TILE),)
         return load_constant_x2(scales + U64(tile) * TILE)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_group_scales(scales, tile, tiles_per_group):
+    def load_group_scales(scales, tile, group_shift):
         if short:
             at = scales + U64(tile) * U64(2) * GROUP
             return (load_constant(at), load_constant(at + LOWER), load_constant(at + GROUP), load_constant(at + GROUP + LOWER))
-        at = scales + U64(tile // tiles_per_group) * GROUP
+        at = scales + U64(tile >> group_shift) * GROUP
         upper, lower = load_constant(at), load_constant(at + LOWER)
         return (upper, lower, upper, lower)
 
     get_scales = load_group_scales if config.format in GROUPED else load_scales
 
     @cuda.jit(device=True, forceinline=True)
-    def load_block(codes, scales, tile, tiles_per_group):
-        return load_once_x4(codes + U64(tile) * TILE), get_scales(scales, tile, tiles_per_group)
+    def load_block(codes, scales, tile, group_shift):
+        return load_once_x4(codes + U64(tile) * TILE), get_scales(scales, tile, group_shift)
 
     return load_block
 
 
-def _step(config: Config) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Device functions (load, step): all blocks of a warp for one packed tile, and their products with 64 of K of the tokens."""
-    load_block, fragments = _load_block(config), FRAGMENTS[config.format]
-    grouped = config.format in GROUPED
-    CODES, SCALES = U64(512), U64(64 if grouped else 32 * SCALE_WORDS[config.format])
-    plain = multiply(config.columns, config.blocks)
-    folded = multiply_folded(config.columns, config.blocks, 32 if config.short_groups else 64)
-    partial = PARTIAL_SCALES.get(config.format)
+def _load(config: Config) -> Callable[..., Any]:
+    """Device function: words and scales of all blocks of a warp for one packed tile."""
+    load_block, two = _load_block(config), config.blocks == 2
+    CODES, SCALES = U64(512), U64(64 if config.format in GROUPED else 32 * SCALE_WORDS[config.format])
 
     @cuda.jit(device=True, forceinline=True)
     def load(weights, tile):
-        codes, scales, k_tiles, tiles_per_group = weights
-        tile = min(tile, k_tiles - U(1))
-        return load_block(codes, scales, tile, tiles_per_group)
+        codes, scales, last, group_shift = weights
+        tile = min(tile, last)
+        first = load_block(codes, scales, tile, group_shift)
+        if two:
+            return (*first, *load_block(codes + CODES, scales + SCALES, tile, group_shift))
+        return first
 
-    @cuda.jit(device=True, forceinline=True)
-    def load_two(weights, tile):
-        codes, scales, k_tiles, tiles_per_group = weights
-        tile = min(tile, k_tiles - U(1))
-        first = load_block(codes, scales, tile, tiles_per_group)
-        return (*first, *load_block(codes + CODES, scales + SCALES, tile, tiles_per_group))
+    return load
+
+
+def _step(config: Config) -> Callable[..., Any]:
+    """Device function: d plus the products of one packed tile with 64 of K of the tokens, where the scales make bf16 weights."""
+    half_0, half_1 = HALVES[config.format]
+    multiply_0, multiply_1 = multiply(config.columns, config.blocks, 0), multiply(config.columns, config.blocks, 1)
+    two = config.blocks == 2
 
     @cuda.jit(device=True, forceinline=True)
     def step(d, loaded, row, piece):
-        words, scales = loaded
-        if grouped:
-            return folded(d, fragments(words, scales), row, piece, partial(scales))
-        return plain(d, fragments(words, scales), row, piece)
+        if two:
+            d = multiply_0(d, (*half_0(loaded[0], loaded[1]), *half_0(loaded[2], loaded[3])), row, piece)
+            return multiply_1(d, (*half_1(loaded[0], loaded[1]), *half_1(loaded[2], loaded[3])), row, piece)
+        d = multiply_0(d, half_0(loaded[0], loaded[1]), row, piece)
+        return multiply_1(d, half_1(loaded[0], loaded[1]), row, piece)
+
+    return step
+
+
+def _step_grouped(config: Config) -> Callable[..., Any]:
+    """Device function: as `_step`, where the scales multiply partial sums."""
+    fragments, scales_of = FRAGMENTS[config.format], PARTIAL_SCALES[config.format]
+    multiply = multiply_folded(config.columns, config.blocks, 32 if config.short_groups else 64)
+    two = config.blocks == 2
 
     @cuda.jit(device=True, forceinline=True)
-    def step_two(d, loaded, row, piece):
-        words, scales, words_2, scales_2 = loaded
-        a = (*fragments(words, scales), *fragments(words_2, scales_2))
-        if grouped:
-            return folded(d, a, row, piece, (*partial(scales), *partial(scales_2)))
-        return plain(d, a, row, piece)
+    def step(d, loaded, row, piece):
+        if two:
+            a = (*fragments(loaded[0], loaded[1]), *fragments(loaded[2], loaded[3]))
+            return multiply(d, a, row, piece, (*scales_of(loaded[1]), *scales_of(loaded[3])))
+        return multiply(d, fragments(loaded[0], loaded[1]), row, piece, scales_of(loaded[1]))
 
-    return (load_two, step_two) if config.blocks == 2 else (load, step)
+    return step
 
 
 def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
     """Device function: d plus the products over all of K that this warp's group has.
 
     Weights are loaded a tile ahead, activations `stages` - 1 stages. The barrier of a stage also says that the stage filled next is free.
+    Two packed tiles a turn, so that those of now and the next ones have registers of their own.
     """
-    copy_stage, (load, step) = _copy_stage(config, plan), _step(config)
+    copy_stage, load = _copy_stage(config, plan), _load(config)
+    step = _step_grouped(config) if config.format in GROUPED else _step(config)
     WORK, STAGE, TILE = U(plan.work), U(plan.stage), U(plan.tile)
     STAGES, SPLITS, STAGE_TILES = U(config.stages), U(config.splits), U(config.stage_tiles)
-    ahead, pending, two = config.stages - 1, config.stages - 2, config.tiles == 2
+    ahead, pending, one = config.stages - 1, config.stages - 2, config.tiles == 1
+    FAR, TURN = U(config.splits), U(2 * config.splits)
 
     @cuda.jit(device=True, forceinline=True)
-    def main_loop(d, weights, source, base, split, row, piece):
-        k_tiles = weights[2]
+    def next_stage(base, k, count, k_tiles, tile, stage):
+        """Wait for stage `stage`, whose first tile is `tile`, and start to fill the one before it. Returns the stage after it."""
+        copy_wait(pending)
+        cuda.syncthreads()
+        later = U(tile + U(ahead) * STAGE_TILES)
+        free = U(stage - U(1)) if stage > U(0) else U(STAGES - U(1))
+        if later < k_tiles:
+            copy_stage(base, U(base + WORK + free * STAGE), k, count, later)
+        copy_commit()
+        return U(stage + U(1)) if U(stage + U(1)) < STAGES else U(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def main_loop(d, weights, k, count, base, split, row, piece):
+        k_tiles = U(weights[2] + U(1))
         for early in range(ahead):
-            copy_stage(base, base + WORK + U(early) * STAGE, source, U(early) * STAGE_TILES)
+            copy_stage(base, base + WORK + U(early) * STAGE, k, count, U(early) * STAGE_TILES)
             copy_commit()
         near = load(weights, split)
-        far = load(weights, split + SPLITS)
+        far = load(weights, U(split + FAR))
+        lane = U(base + WORK + split * TILE + row)
         stage = U(0)
-        free = U(ahead)
-        for first in range(U(0), k_tiles, STAGE_TILES):
-            copy_wait(pending)
-            cuda.syncthreads()
-            later = U(first) + U(ahead) * STAGE_TILES
-            if later < k_tiles:
-                copy_stage(base, base + WORK + free * STAGE, source, later)
-            copy_commit()
-            at = base + WORK + stage * STAGE + split * TILE + row
-            following = U(first) + STAGE_TILES + split
+        tile = U(0)
+        while tile < k_tiles:
+            at = U(lane + stage * STAGE)
+            stage = next_stage(base, k, count, k_tiles, tile, stage)
             d = step(d, near, at, piece)
-            if two:
-                near = load(weights, following)
-                d = step(d, far, at + SPLITS * TILE, piece)
-                far = load(weights, following + SPLITS)
+            near = load(weights, U(tile + TURN + split))
+            if one:
+                if U(tile + FAR) < k_tiles:
+                    at = U(lane + stage * STAGE)
+                    stage = next_stage(base, k, count, k_tiles, U(tile + FAR), stage)
+                    d = step(d, far, at, piece)
             else:
-                near = far
-                far = load(weights, following + SPLITS)
-            free = stage
-            stage = stage + U(1) if stage + U(1) < STAGES else U(0)
+                d = step(d, far, U(at + SPLITS * TILE), piece)
+            far = load(weights, U(tile + TURN + FAR + split))
+            tile = U(tile + TURN)
         return d
 
     return main_loop
@@ -348,20 +369,21 @@ def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
 
 def _rest_loop(config: Config, plan: Plan) -> Callable[..., Any]:
     """Device function: d plus the products of a rest (`levels`), 2**134 too large, scaled down; tile by tile, since it is rare and short."""
-    copy_stage, (load, step) = _copy_stage(config, plan), _step(config)
+    copy_stage, load = _copy_stage(config, plan), _load(config)
+    step = _step_grouped(config) if config.format in GROUPED else _step(config)
     scale = scale_sum(config.blocks * config.columns // 2)
     WORK, TILE, binades = U(plan.work), U64(config.tile_bytes), np.float32(2.0**-MXFP4_WINDOW.binades)
 
     @cuda.jit(device=True, forceinline=True)
-    def rest_loop(d, rest, source, base, split, row, piece):
+    def rest_loop(d, rest, k, count, base, split, row, piece):
         codes, scales, start, k_tile = rest
         for i in range(load_constant(start), load_constant(start + U64(4))):
-            copy_stage(base, base + WORK, source, load_constant(k_tile + U64(i) * U64(4)))
+            copy_stage(base, base + WORK, k, count, load_constant(k_tile + U64(i) * U64(4)))
             copy_commit()
             copy_wait(0)
             cuda.syncthreads()
             if split == U(0):
-                tile = (codes + U64(i) * TILE, scales + U64(i) * TILE, U(1), U(1))
+                tile = (codes + U64(i) * TILE, scales + U64(i) * TILE, U(0), U(0))
                 d = step(d, load(tile, U(0)), base + WORK + row, piece)
             cuda.syncthreads()
         return scale(d, binades)
