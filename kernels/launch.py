@@ -66,13 +66,19 @@ def load(compiled: Compiled, threads: int, shared_bytes: int) -> Loaded:
 class Launch:
     """One launch with its arguments packed: call it with a stream (an integer handle) as often as wanted."""
 
-    def __init__(self, kernel: Loaded, grid: tuple[int, int], arguments: Sequence[tuple[CType, int | float]], keep: Sequence[object] = ()) -> None:
+    def __init__(
+        self, kernel: Loaded, grid: tuple[int, int], arguments: Sequence[tuple[CType, int | float]], keep: Sequence[object] = ()
+    ) -> None:
         """`arguments` are (type, value) in the order of the kernel; `keep` holds what their pointers point to."""
         self._cuda = driver()
         self._kernel, self._grid, self._keep = kernel, grid, tuple(keep)
         self._values = [CTYPES[kind](value) for kind, value in arguments]
         self._pointers = (ctypes.c_void_p * len(self._values))(*(ctypes.addressof(value) for value in self._values))
         self._address = ctypes.addressof(self._pointers)
+
+    def set(self, index: int, value: int | float) -> None:
+        """Change one argument for the calls to come; a graph keeps the value that it was captured with."""
+        self._values[index].value = value
 
     def __call__(self, stream: int = 0) -> None:
         """Enqueue on `stream`; 0 is the default stream. Capturable in a CUDA graph."""
@@ -94,7 +100,9 @@ def tensor_map(pointer: int, rows: int, columns: int, *, box: tuple[int, int], e
 
     pitch = columns * element_bytes
     if pointer % 16 or pitch % 16:
-        raise PerfModelError("rows must begin at multiples of 16 bytes", field="x", value=(pointer % 16, pitch), mend="Give a contiguous array.")
+        raise PerfModelError(
+            "rows must begin at multiples of 16 bytes", field="x", value=(pointer % 16, pitch), mend="Give a contiguous array."
+        )
     cuda = driver()
     kinds = cuda.CUtensorMapDataType
     kind = {1: kinds.CU_TENSOR_MAP_DATA_TYPE_UINT8, 2: kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16}[element_bytes]
