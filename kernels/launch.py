@@ -52,6 +52,14 @@ class Loaded:
     module: Any = field(repr=False)
     """Kept alive as long as the function."""
 
+    def resident_ctas(self) -> int:
+        """CTAs that the current GPU holds at once: the grid of a persistent kernel."""
+        cuda = driver()
+        device = checked(cuda.cuCtxGetDevice())
+        count = checked(cuda.cuDeviceGetAttribute(cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device))
+        per_sm = checked(cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, self.threads, self.shared_bytes))
+        return int(count * per_sm)
+
 
 def load(compiled: Compiled, threads: int, shared_bytes: int) -> Loaded:
     """Load a cubin into the current context and allow its launches `shared_bytes` of dynamic shared memory."""
