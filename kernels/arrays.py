@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 Array = Any
 """A NumPy array or a torch tensor. What goes in comes out: tensors stay on their device."""
@@ -49,6 +50,11 @@ def arange(stop: int, like: Array) -> Array:
     return np.arange(stop) if isinstance(like, np.ndarray) else namespace(like).arange(stop, device=like.device)
 
 
+def constant(values: NDArray[Any], like: Array) -> Array:
+    """A NumPy array in the library and on the device of `like`."""
+    return values if isinstance(like, np.ndarray) else namespace(like).as_tensor(values, device=like.device)
+
+
 def permute(array: Array, *axes: int) -> Array:
     """`array` with its axes in another order."""
     return array.transpose(axes) if isinstance(array, np.ndarray) else array.permute(axes)
@@ -61,3 +67,10 @@ def pad_to(array: Array, *shape: int) -> Array:
     padded = zeros(shape, array)
     padded[tuple(slice(size) for size in array.shape)] = array
     return padded
+
+
+def stable_order(values: Array) -> Array:
+    """int64 indices that sort along the last axis, equal values in the order in which they stand."""
+    if isinstance(values, np.ndarray):
+        return np.argsort(values, axis=-1, kind="stable")
+    return namespace(values).argsort(values, dim=-1, stable=True)

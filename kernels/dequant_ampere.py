@@ -1,7 +1,7 @@
 """Four-bit words to bf16 fragments in registers for every GPU with bf16 tensor cores: MXFP4, NVFP4, INT4 and NF4.
 
-Device functions make the A fragments (of 4 registers) of 16 rows x 64 of K from a lane's four words and its scales, laid out as `layouts` says.
-What they multiply, they multiply exactly:
+Device functions make the A fragments (of 4 registers) of 16 rows x 64 of K from a lane's four words and its scales, which lie as `layouts`
+says. What they multiply, they multiply exactly:
 
     MXFP4, NVFP4   as in `dequant_w4a16`, but by `fma` with -0 in place of `mul`, which bf16 pairs lack before Hopper
     INT4           128 + code is a bf16 whose mantissa holds the code: one mask; 128 + zero is subtracted from it, exactly
@@ -84,7 +84,9 @@ def _nf4_fragment() -> Callable[..., Any]:
         lines += [f"prmt.b32 $out[{2 * pair}], low, high, 0x5140;", f"prmt.b32 $out[{2 * pair + 1}], low, high, 0x7362;"]
     text = "{ " + "\n".join(lines) + " }"
     four = types.UniTuple(types.uint32, 4)
-    return instruction(Instruction("nf4_fragment", text, {"word": types.uint32}, four, "none", early=True), _nf4_fragment.__doc__ or "", __name__)
+    return instruction(
+        Instruction("nf4_fragment", text, {"word": types.uint32}, four, "none", early=True), _nf4_fragment.__doc__ or "", __name__
+    )
 
 
 nf4_fragment = _nf4_fragment()

@@ -1,8 +1,8 @@
 """Runs the PTX of a kernel on a machine without a GPU, so that its index arithmetic, layouts and waits can be tested anywhere.
 
-It executes what NVVM emitted, CTA after CTA, all threads of a warp (or of the CTA) at a time in NumPy: registers hold bits. What it is strict about:
-addresses must be aligned and lie inside a buffer; a `cp.async` lands as late as the kernel allows; shared memory starts as NaN; barriers and
-warp-wide instructions must be met by all threads. It knows the instructions of kernels built on `mma.sync`; there is no timing.
+It executes what NVVM emitted, CTA after CTA, all threads of a warp (or of the CTA) at a time in NumPy: registers hold bits. It is strict:
+addresses must be aligned and lie inside a buffer; a `cp.async` lands as late as the kernel allows; shared memory starts as NaN; barriers
+and warp-wide instructions must be met by all threads. It knows the instructions of kernels built on `mma.sync`; there is no timing.
 
     memory = Memory()
     arguments = [memory.place(x), memory.room(y.nbytes), ..., 64]
@@ -21,57 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.kernels.emulator_operations import compute, warp_wide
+from perfmodel.kernels.emulator_program import POISON, EmulationError, Memory, Statement, parse
 
 Bits = NDArray[Any]
-GAP = 256
-"""Bytes between buffers, which nothing may touch."""
 SHARED_START = 1040
 """Shared address at which dynamic shared memory begins: aligned to 16 bytes and no more."""
-POISON = 0xFF
-"""What fresh memory is filled with: NaN in every floating-point type."""
-
-
-class EmulationError(Exception):
-    """The kernel did what a GPU would punish: an address out of bounds or misaligned, threads missing at a barrier."""
-
-
-class Memory:
-    """Global memory: buffers apart from each other."""
-
-    def __init__(self, size: int = 1 << 24) -> None:
-        self.bytes = np.full(size, POISON, np.uint8)
-        self.owned = np.zeros(size, bool)
-        self.top = GAP
-
-    def room(self, size: int) -> int:
-        """Address of a fresh buffer, aligned to 256 bytes. Raises EmulationError where the memory is full."""
-        address, self.top = self.top, self.top + -(-size // GAP) * GAP + GAP
-        if self.top > len(self.bytes):
-            raise EmulationError(f"{self.top} bytes do not fit into {len(self.bytes)}")
-        self.owned[address : address + size] = True
-        return address
-
-    def place(self, array: NDArray[Any]) -> int:
-        """Address of a copy of `array`."""
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        address = self.room(raw.size)
-        self.bytes[address : address + raw.size] = raw
-        return address
-
-    def read(self, address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """The array at an address."""
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return self.bytes[address : address + size].copy().view(dtype).reshape(shape)
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One instruction of PTX: `@guard opcode operands`."""
-
-    opcode: str
-    operands: tuple[str, ...]
-    guard: str | None
-    text: str
 
 
 @dataclass
@@ -94,34 +48,6 @@ class Group:
 
 DONE = np.iinfo(np.int64).max
 """Program counter of a thread that has returned."""
-
-
-def parse(ptx: str) -> tuple[list[Statement], dict[str, int], list[str]]:
-    """(statements, label -> index, names of parameters) of the one kernel in some PTX."""
-    ptx = re.sub(r"//[^\n]*", "", ptx)
-    head = re.search(r"\.entry\s+[\w$]+\s*\(([^)]*)\)[^{]*\{", ptx)
-    if head is None:
-        raise EmulationError("there is no kernel in this PTX")
-    parameters = re.findall(r"\.param\s+\.\w+\s+([\w$]+)", head.group(1))
-    statements: list[Statement] = []
-    labels: dict[str, int] = {}
-    for piece in re.split(r";|(?<=:)\s", ptx[head.end() :]):
-        text = " ".join(piece.split()).lstrip("{} ")
-        if text.endswith(":") and " " not in text:
-            labels[text[:-1]] = len(statements)
-        elif text and not text.startswith("."):
-            statements.append(_statement(text))
-    return statements, labels, parameters
-
-
-def _statement(text: str) -> Statement:
-    guard = None
-    body = text
-    if body.startswith("@"):
-        guard, body = body[1:].split(" ", 1)
-    opcode, _, rest = body.partition(" ")
-    operands = tuple(part.strip() for part in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", rest))
-    return Statement(opcode, operands, guard, text)
 
 
 class Machine:
@@ -205,7 +131,8 @@ class Machine:
         elif kind == "ldmatrix":
             self._load_matrix(group, operands, act)
         elif kind in ("mma", "movmatrix", "shfl"):
-            if not act.reshape(-1, 32).all(axis=1)[act.reshape(-1, 32).any(axis=1)].all():
+            warps = act.reshape(-1, 32)
+            if np.any(warps.any(axis=1) != warps.all(axis=1)):
                 raise EmulationError("a lane of the warp is missing")
             self._assign(group, operands[0], warp_wide(opcode, [self._values(group, part) for part in operands[1:]]), act)
         else:

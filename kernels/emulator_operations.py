@@ -79,7 +79,14 @@ def _convert(tail: list[str], operands: list[Any]) -> Bits:
 
 
 def _compare(relation: str, pair: list[Any]) -> Bits:
-    names = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+    names: dict[str, Callable[..., Any]] = {
+        "eq": np.equal,
+        "ne": np.not_equal,
+        "lt": np.less,
+        "le": np.less_equal,
+        "gt": np.greater,
+        "ge": np.greater_equal,
+    }
     return np.asarray(names[relation](*pair))
 
 
@@ -127,7 +134,9 @@ def _mma(operands: list[list[Any]]) -> list[Bits]:
     r, q = lane // 4, lane % 4
     left, right = np.zeros((len(a[0]), 16, 16)), np.zeros((len(a[0]), 8, 16))
     for index, register in enumerate(a):
-        left[:, r + 8 * (index % 2), 2 * q + 8 * (index // 2)], left[:, r + 8 * (index % 2), 2 * q + 8 * (index // 2) + 1] = pair_values(register)
+        left[:, r + 8 * (index % 2), 2 * q + 8 * (index // 2)], left[:, r + 8 * (index % 2), 2 * q + 8 * (index // 2) + 1] = pair_values(
+            register
+        )
     for index, register in enumerate(b):
         right[:, r, 2 * q + 8 * index], right[:, r, 2 * q + 8 * index + 1] = pair_values(register)
     with np.errstate(all="ignore"):

@@ -1,10 +1,10 @@
 """What one warp does with `mma.sync` on a tile: multiply 64 of K, add what another warp has summed, hand the result over transposed.
 
-A warp has `blocks` blocks of 16 weight rows (M) and `columns` tokens (N). Its accumulators are floats d[(block * columns / 8 + j) * 4 + 2 h + p]:
-weight row 16 block + r + 8 h, token 8 j + 2 q + p (r = lane // 4, q = lane % 4).
+A warp has `blocks` blocks of 16 weight rows (M) and `columns` tokens (N). Its accumulators are floats: d[(block * columns / 8 + j) * 4 +
+2 h + p] is weight row 16 block + r + 8 h and token 8 j + 2 q + p (r = lane // 4, q = lane % 4).
 
-Activations lie in shared memory as [token][64 of K], 128 bytes a token, whose 16-byte pieces are swizzled: piece c of token t is at c ^ (t % 8), so
-that neither copies nor `ldmatrix` meet bank conflicts. `matrix_lane` gives the address part of a lane for `ldmatrix`.
+Activations lie in shared memory as [token][64 of K], 128 bytes a token, whose 16-byte pieces are swizzled: piece c of token t is at
+c ^ (t % 8), so that neither copies nor `ldmatrix` meet bank conflicts. `matrix_lane` gives the address part of a lane for `ldmatrix`.
 
 Each is one piece of PTX: numba then has one value where there are up to 128 registers, and the assembler schedules all the same.
 """
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from numba import types
 
-from perfmodel.kernels.ptx.asm import Instruction, instruction
+from perfmodel.kernels.ptx.asm import U32, Instruction, asm, instruction
 
 ROW_BYTES = 128
 """Of a token in shared memory: 64 bf16."""
@@ -51,8 +51,8 @@ def multiply(columns: int, blocks: int, half: Literal[0, 1]) -> Callable[..., An
 def multiply_folded(columns: int, blocks: int, fold: Literal[32, 64]) -> Callable[..., Any]:
     """An intrinsic `multiply(d, a, row, piece, scales) -> d` that adds the products of 64 of K.
 
-    Sums of `fold` of K are made apart and multiplied before they are added to d. a: 16 words a block, as `dequant_ampere.FRAGMENTS` gives them.
-    scales: four floats a block, of rows r and r + 8 for K 0-31, then for 32-63 (the first two for all, with a fold of 64).
+    Sums of `fold` of K are made apart and multiplied before they are added to d. a: 16 words a block, as `dequant_ampere.FRAGMENTS` gives
+    them. scales: four floats a block, of rows r and r + 8 for K 0-31, then for 32-63 (the first two for all, with a fold of 64).
     """
     scales = {"scales": types.UniTuple(types.float32, 4 * blocks)}
     return _multiply(f"multiply_{columns}x{blocks}_fold_{fold}", _folded(columns, blocks, fold), columns, blocks, 16, scales)
@@ -98,7 +98,7 @@ def _folded(columns: int, blocks: int, fold: int) -> Iterator[str]:
 
 
 def _loads(columns: int, index: int, only: int | None = None) -> Iterator[tuple[list[tuple[int, int, str]], str]]:
-    """The `ldmatrix` of fragment `index` of K (of 8 tokens: of pair `index`), each with what it loads: (fragment, tile of 8 tokens, words)."""
+    """The `ldmatrix` of fragment `index` of K (of 8 tokens: of pair `index`), after what each loads: (fragment, tile of tokens, words)."""
     if columns == 8:
         address = f"xor.b32 at, $piece, {64 * index}; add.u32 at, at, $row;"
         loaded = [(2 * index, 0, "b0, b1"), (2 * index + 1, 0, "b2, b3")]
@@ -121,6 +121,19 @@ def _accumulators(columns: int, block: int, token_tile: int) -> str:
 
 def _a(first: int) -> str:
     return f"$a[{first}:{first + 4}]"
+
+
+@asm(r".pragma \22nounroll\22; mov.b32 $out, $counter;", effect="ordered")  # \22 is how LLVM writes a quotation mark
+def keep_rolled(counter: U32) -> U32:
+    """At the start of a loop's body: `counter`, of which NVVM now does not know how it counts. So nobody unrolls the loop.
+
+    Unrolled, a main loop needs more registers than a small tile may have. PTX ISA 11.4, .pragma.
+    """
+
+
+@asm("mov.b32 $out, $value;", effect="ordered")
+def opaque(value: U32) -> U32:
+    """`value`, of which NVVM knows nothing: what is computed from it stays where it is used, and takes no registers before."""
 
 
 @cache

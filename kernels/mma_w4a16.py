@@ -1,9 +1,9 @@
 """Grouped GEMM with 4-bit weights and bf16 activations for Ampere and later: y[t] = alpha[e] W[e] x[t] for the tokens t of expert e.
 
-`mma.sync` with the weights as the M operand, so that tiles of 8 tokens are possible. Weights go from global memory straight into registers,
-in the order that a fragment wants (`layouts`), and are made bf16 there; activations come by `cp.async` into a ring of stages in shared memory
-while the last stage is multiplied. A CTA takes 128 weight rows x `columns` tokens at a time and goes on until no tile is left, whatever the
-tokens per expert. README.md draws the data path.
+`mma.sync` with the weights as the M operand, so that tiles of 8 tokens are possible. Weights go from global memory straight into
+registers, in the order that a fragment wants (`layouts`), and are made bf16 there; activations come by `cp.async` into a ring of stages in
+shared memory while the last stage is multiplied. A CTA takes 128 weight rows x `columns` tokens at a time and goes on until no tile is
+left, whatever the tokens per expert. README.md draws the data path.
 """
 
 from __future__ import annotations
@@ -15,6 +15,13 @@ from typing import Literal
 from perfmodel.kernels.variants import ARCHITECTURES, KernelSource, Variant
 
 Epilogue = Literal["plain", "swiglu", "scatter"]
+
+POINTERS = (
+    "x", "weights", "group_scales", "alphas", "offsets", "out", "x_rows", "out_rows", "factors", "rest_tiles", "rest_start", "rest_k_tile",
+)  # fmt: skip
+NUMBERS = ("experts", "n", "k", "row_tiles", "group_shift")
+PARAMETERS = POINTERS + NUMBERS
+"""Of every kernel: addresses, 64 bits each, then numbers of 32 bits."""
 
 ROWS = 128
 """Weight rows of a packed tile, and of a CTA."""
@@ -83,12 +90,12 @@ class Config:
 
 
 def build(config: Config) -> KernelSource:
-    """The kernel of a configuration. Arguments, addresses first (0 where there is nothing), as `PARAMETERS` of the kernel module names them.
+    """The kernel of a configuration. Arguments as PARAMETERS names them, addresses first, 0 where there is nothing.
 
-    x: bf16 [.., K]. weights, group_scales, alpha: `layouts.W4A16`. offsets: i32 [experts + 1], where each expert's tokens begin.
-    out: bf16 [.., n] (swiglu: [.., n / 2]). x_rows: i32 [tokens], with `gather`. out_rows: i32 [tokens] and factors: f32 [tokens], the row of `out`
-    that a token's result goes to and what it is multiplied by (scatter). rest_tiles, rest_start, rest_k_tile: `levels.Rest`, with `rest`.
-    experts, n, k, row_tiles. group_shift: `layouts.W4A16.group_shift`.
+    x: bf16 [.., K]. weights, group_scales, alphas: `layouts.W4A16`. offsets: i32 [experts + 1], where each expert's tokens begin.
+    out: bf16 [.., n] (swiglu: [.., n / 2]). x_rows: i32 [tokens], with `gather`. out_rows: i32 [tokens] and factors: f32 [tokens], the row
+    of `out` that a token's result goes to and what it is multiplied by (scatter). rest_tiles, rest_start, rest_k_tile: `levels.Rest`,
+    with `rest`. experts, n, k, row_tiles: numbers. group_shift: `layouts.W4A16.group_shift`.
 
     n must be a multiple of 8 (swiglu: 16), k of 8; x and out aligned to 16 bytes. Any grid of CTAs does.
     """
@@ -122,7 +129,8 @@ def _menu(form: str, **choices: object) -> tuple[Config, ...]:
 
 EPILOGUES: tuple[dict[str, object], ...] = ({}, {"epilogue": "swiglu", "gather": True}, {"epilogue": "scatter"})
 """A plain grouped GEMM, and the two of a MoE layer: gate and up of gathered tokens, down with routing weights to the rows of the tokens."""
-CONFIGS = tuple(config for form in SCALE_WORDS for choices in EPILOGUES for config in _menu(form, **choices)) + (
+CONFIGS = (
+    *(config for form in SCALE_WORDS for choices in EPILOGUES for config in _menu(form, **choices)),
     Config("int4-w4a16", 16, blocks=1, tiles=2, stages=3, short_groups=True),
     Config("mxfp4-w4a16", 16, splits=2, tiles=2, stages=3, rest=True),
 )
