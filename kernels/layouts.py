@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.errors import PerfModelError
+from perfmodel.formats.scales import FP32_MAX
 from perfmodel.kernels.arrays import Array, bitcast, cast, dtype_name, namespace, pad_to, permute
 from perfmodel.kernels.fragments import NibbleOrder, pack_word, unpack_word
 from perfmodel.kernels.levels import Rest, Window, by_expert, collect_rest, occupied, split
@@ -95,12 +96,12 @@ def pack_nvfp4_w4a16(codes: Array, scales: Array, tensor_scale: Array, rows: int
     refuse((scales & 0x7F) == 0x7F, "E4M3 scale is NaN")
     refuse(scales > 0x80, "E4M3 scale is negative")
     empty = (scales & 0x7F) == 0
-    alpha = cast(tensor_scale, "float32").reshape(-1) * 2**NVFP4_SHIFT
-    if tuple(alpha.shape) != (codes.shape[0],) or not bool(((alpha > 0) & (alpha < float("inf"))).all()):
+    alpha = cast(tensor_scale, "float64").reshape(-1) * 2**NVFP4_SHIFT
+    if tuple(alpha.shape) != (codes.shape[0],) or not bool(((alpha > 0) & (alpha <= FP32_MAX)).all()):
         raise PerfModelError("one positive FP32 scale under 2**121 for each expert", field="tensor_scale", value=tuple(tensor_scale.shape))
     kept = namespace(codes).where(_per_element(empty, 16), cast(codes * 0, "uint8"), codes)
     tiles = _with_scales(pack_codes(kept, "e2m1", rows), _scale_bytes(normalised_e4m3(scales), 16, rows))
-    return W4A16("nvfp4-w4a16", codes.shape[1], codes.shape[2], rows, tiles, alpha)
+    return W4A16("nvfp4-w4a16", codes.shape[1], codes.shape[2], rows, tiles, cast(alpha, "float32"))
 
 
 def pack_int4_w4a16(codes: Array, scales: Array, zeros: Array | None = None, rows: int = 128) -> W4A16:
@@ -214,8 +215,8 @@ def _check_groups(codes: Array, scales: Array, rows: int) -> int:
     group = int(codes.shape[-1] // scales.shape[-1])
     if group != 32 and group % TILE_K:
         raise PerfModelError("a group holds 32 or a multiple of 64 elements", field="group", value=group, mend="Quantise in other groups.")
-    check_block_scales(codes, cast(scales * 0, "uint8"), group, rows)
     refuse(~namespace(scales).isfinite(cast(scales, "float32")), "scale is not finite")
+    check_block_scales(codes, cast(scales == 0, "uint8"), group, rows)
     return group
 
 
