@@ -52,6 +52,8 @@ class W4A8:
     """float32 [E, N padded to rows]: what the accumulators of a weight row are multiplied by; 0 beyond N."""
     rest: Rest | None = None
     """Tiles of the blocks that lie too far below the largest scale of their row; None where every block fits."""
+    binades: int = 15
+    """How far below the largest scale of its row a block of `tiles` may lie: a kernel must make E4M3 of as many."""
 
 
 def pack_mxfp4_w4a8(codes: Array, scales: Array, rows: int = 128, binades: int = 15) -> W4A8:
@@ -72,7 +74,7 @@ def pack_mxfp4_w4a8(codes: Array, scales: Array, rows: int = 128, binades: int =
     rest = collect_rest(tiles[1:], [occupied(part, rows, TILE_K) for part in parts[1:]], binades)
     row_scale = cast(namespace(codes).ldexp(cast(top * 0 + 1, "float64"), top - 127 - TOP_POWER), "float32")[..., 0]
     padded = pad_to(row_scale, codes.shape[0], tiles[0].shape[1] * rows)
-    return W4A8("mxfp4-w4a8", codes.shape[1], codes.shape[2], rows, tiles[0], padded, rest)
+    return W4A8("mxfp4-w4a8", codes.shape[1], codes.shape[2], rows, tiles[0], padded, rest, binades)
 
 
 def pack_codes(codes: Array, rows: int) -> Array:

@@ -16,7 +16,13 @@ from perfmodel.errors import PerfModelError, did_you_mean
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 """What kernels are compiled for: Ampere, Ada, Hopper, Blackwell, Blackwell of the RTX line."""
 
-MODULES: tuple[str, ...] = ("perfmodel.kernels.simple", "perfmodel.kernels.mma_w4a16")
+MODULES: tuple[str, ...] = (
+    "perfmodel.kernels.simple",
+    "perfmodel.kernels.mma_w4a16",
+    "perfmodel.kernels.wgmma_w4a16",
+    "perfmodel.kernels.wgmma_w4a8",
+    "perfmodel.kernels.quantise",
+)
 """Modules of `perfmodel.kernels` with a tuple `VARIANTS`, in the order of `perfmodel kernels list`."""
 
 

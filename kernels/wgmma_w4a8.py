@@ -36,6 +36,13 @@ def check_weights(packed: W4A8) -> None:
     """Raise PerfModelError for weights that this kernel would multiply wrongly."""
     if packed.rows != ROW_TILE:
         raise PerfModelError(f"this kernel takes tiles of {ROW_TILE} rows", field="rows", value=packed.rows, mend="Pack them anew.")
+    if packed.binades > BINADES:
+        raise PerfModelError(
+            f"this kernel makes E4M3 of {BINADES} binades of scales",
+            field="binades",
+            value=packed.binades,
+            mend="Pack with wgmma_w4a8.pack.",
+        )
     if packed.rest is not None:
         raise PerfModelError(
             f"block scales of a weight row spread over more than {packed.rest.binades} binades",
