@@ -3,13 +3,14 @@
     layer = MoELayer(gate_up, down, topk=4, max_tokens=512)
     y = layer(x, logits)     # x bf16 [T, H], logits f32 [T, E], T <= max_tokens; y bf16 [T, H]
 
-Six or seven launches, on torch's current stream:
+Five to seven launches, on torch's current stream:
 
     logits --route--> experts, weights --sort--> offsets, lists of pairs, tokens, weights in the order of experts
     x --gather--> rows --grouped GEMM, SwiGLU--> hidden --grouped GEMM, weighted, scattered to pairs--> y of each pair --sum--> y
 
-The first call with some number of tokens prepares its launches; capture that number in a CUDA graph after one plain call. Between the
-steps lie buffers of the layer: two calls must not run at once on different streams.
+Kernels on mma.sync gather by themselves; with W4A8 weights quantising x gathers, and hidden is quantised too. The first call with some
+number of tokens prepares its launches; capture that number in a CUDA graph after one plain call. Between the steps lie buffers of the
+layer: two calls must not run at once on different streams.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.errors import PerfModelError
-from perfmodel.kernels import cubins, operands, routing, tiles
-from perfmodel.kernels.grouped import GroupedGemm, pack
-from perfmodel.kernels.launch import CType, Launch
+from perfmodel.kernels import operands, routing, steps, tiles
+from perfmodel.kernels.grouped import GroupedGemm, arch_of, pack
+from perfmodel.kernels.launch import Launch
 from perfmodel.kernels.tiles import Tile
 from perfmodel.kernels.weights import Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROUTE_LOGITS, GATHER_X, GEMM_X, COMBINE_OUT = 0, 0, 0, 3
-"""Arguments that change from call to call, by their index."""
+FIRST, OUT_OF_COMBINE = 0, 3
+"""Indices of the arguments that change from call to call: logits of route, x of whichever step reads it, and the output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +39,18 @@ class Plan:
 
     route: Launch
     sort: Launch
-    gather: Launch | None
-    gate_up: Launch
-    down: Launch
+    inputs: Launch
+    """The first step that reads x."""
+    rest: tuple[Launch, ...]
     combine: Launch
+
+    def run(self, logits: int, x: int, out: int, stream: int) -> None:
+        """Enqueue all of it, on these addresses."""
+        self.route.set(FIRST, logits)
+        self.inputs.set(FIRST, x)
+        self.combine.set(OUT_OF_COMBINE, out)
+        for launch in (self.route, self.sort, self.inputs, *self.rest, self.combine):
+            launch(stream)
 
 
 class MoELayer:
@@ -65,11 +74,12 @@ class MoELayer:
         """
         check_layer(gate_up, down, topk, max_tokens, router)
         self.experts, self.hidden, self.inter = down.codes.shape
-        self.topk, self.max_tokens, self.router = topk, max_tokens, router
-        self._packed = pack(gate_up.fused()), pack(down)
-        self._route = routing.ROUTE_RENORMALISED if renormalise else routing.ROUTE
-        self._tile = tile
+        self.topk, self.max_tokens, self.renormalise, self.router = topk, max_tokens, renormalise, router
         self._device = down.codes.device
+        arch = arch_of(self._device)
+        self._tile = tile or (lambda tokens: tiles.tile_for(tokens, arch))
+        self._packed = pack(gate_up.fused()), pack(down)
+        self._eight_bits = down.format.endswith("w4a8")
         self._gemms: dict[Tile, tuple[GroupedGemm, GroupedGemm]] = {}
         self._plans: dict[int, Plan] = {}
         self._buffers = self._allocate()
@@ -85,18 +95,9 @@ class MoELayer:
                 )
             logits = torch.matmul(x, self.router.T).float()
         self._check(x, logits)
-        plan = self._plans.get(len(x)) or self.prepare(len(x))
+        plan = self.prepare(len(x))
         out = torch.empty_like(x)
-        plan.route.set(ROUTE_LOGITS, logits.data_ptr())
-        if plan.gather:
-            plan.gather.set(GATHER_X, x.data_ptr())
-        else:
-            plan.gate_up.set(GEMM_X, x.data_ptr())
-        plan.combine.set(COMBINE_OUT, out.data_ptr())
-        stream = torch.cuda.current_stream(self._device).cuda_stream
-        for launch in (plan.route, plan.sort, plan.gather, plan.gate_up, plan.down, plan.combine):
-            if launch:
-                launch(stream)
+        plan.run(logits.data_ptr(), x.data_ptr(), out.data_ptr(), torch.cuda.current_stream(self._device).cuda_stream)
         return out
 
     def prepare(self, tokens: int) -> Plan:
@@ -111,56 +112,57 @@ class MoELayer:
         return gate_up.name, down.name
 
     def _grouped(self, tokens: int) -> tuple[GroupedGemm, GroupedGemm]:
-        mean = tokens * self.topk / min(self.experts, tokens * self.topk)
-        tile = self._tile(mean) if self._tile else tiles.tile_for(mean, cubins.architecture_of(_capability(self._device)))
+        pairs = tokens * self.topk
+        tile = self._tile(pairs / min(self.experts, pairs))
         if tile not in self._gemms:
             gate_up, down = self._packed
             self._gemms[tile] = GroupedGemm(gate_up, epilogue="swiglu", tile=tile), GroupedGemm(down, epilogue="scatter", tile=tile)
         return self._gemms[tile]
 
     def _allocate(self) -> dict[str, Tensor]:
+        """What lies between the steps, by name, for `max_tokens`."""
         import torch
 
         pairs, device = self.max_tokens * self.topk, self._device
-        lists = dict.fromkeys(("experts", "pairs", "rows", "places"), torch.int32) | dict.fromkeys(("weights", "factors"), torch.float32)
+        operand = torch.float8_e4m3fn if self._eight_bits else torch.bfloat16
+        lists = dict.fromkeys(("experts", "pairs", "rows", "places"), torch.int32)
+        lists |= dict.fromkeys(("weights", "factors", "x_scale", "inner_scale"), torch.float32)
         made = {name: torch.zeros(pairs, dtype=dtype, device=device) for name, dtype in lists.items()}
         made["offsets"] = torch.zeros(self.experts + 1, dtype=torch.int32, device=device)
-        for name, width in (("gathered", self.hidden), ("inner", self.inter), ("results", self.hidden)):
-            made[name] = torch.zeros(pairs, width, dtype=torch.bfloat16, device=device)
-        return made
+        wide = {"x": (self.hidden, operand), "inner": (self.inter, torch.bfloat16), "results": (self.hidden, torch.bfloat16)}
+        if self._eight_bits:
+            wide["inner_codes"] = self.inter, operand
+        return made | {name: torch.zeros(pairs, width, dtype=dtype, device=device) for name, (width, dtype) in wide.items()}
 
     def _plan(self, tokens: int) -> Plan:
         count = tokens * self.topk
         held = {name: buffer if name == "offsets" else buffer[:count] for name, buffer in self._buffers.items()}
-        gate_up, down = self._grouped(tokens)
-        if gate_up.gathers:  # x is set for each call; what stands here only has its shape
-            source, rows = held["gathered"][:tokens], held["rows"]
-        else:
-            source, rows = held["gathered"], None
+        lists = [held[name] for name in ("experts", "weights", "offsets", "pairs", "rows", "factors", "places")]
+        inputs, *rest = self._expert_steps(tokens, held)
         return Plan(
-            route=self._launch(self._route, (-(-tokens // 4), 1), (0, held["experts"], held["weights"]), (tokens, self.experts, self.topk)),
-            sort=self._sort(held, count),
-            gather=None if gate_up.gathers else self._launch(routing.GATHER, (count, 1), (0, held["rows"], source), (self.hidden,)),
-            gate_up=gate_up.prepare(source, held["offsets"], held["inner"], x_rows=rows),
-            down=down.prepare(held["inner"], held["offsets"], held["results"], out_rows=held["pairs"], factors=held["factors"]),
-            combine=self._launch(
-                routing.COMBINE,
-                (tokens, -(-self.hidden // (routing.VECTOR * routing.COMBINE_THREADS))),
-                (held["results"], 0, 0, 0),
-                (self.hidden, self.topk),
-            ),
+            route=steps.route(None, *lists[:2], tokens=tokens, count=self.experts, topk=self.topk, renormalise=self.renormalise),
+            sort=steps.sort(*lists, topk=self.topk),
+            inputs=inputs,
+            rest=tuple(rest),
+            combine=steps.combine(held["results"], None, topk=self.topk),
         )
 
-    def _sort(self, held: dict[str, Any], count: int) -> Launch:
-        names = ("experts", "weights", "offsets", "pairs", "rows", "factors", "places")
-        return self._launch(routing.SORT, (1, 1), [held[name] for name in names], (count, self.experts, self.topk))
-
-    def _launch(self, variant: Any, grid: tuple[int, int], pointers: Any, numbers: tuple[int, ...]) -> Launch:
-        """A launch of a kernel of `routing`; pointers: tensors, or 0 where an address is set later or not read."""
-        kernel = cubins.load_variant(variant, self._device.index)
-        arguments: list[tuple[CType, int]] = [("u64", one if isinstance(one, int) else one.data_ptr()) for one in pointers]
-        arguments += [("u32", number) for number in numbers]
-        return Launch(kernel, grid, arguments, keep=tuple(pointers))
+    def _expert_steps(self, tokens: int, held: dict[str, Any]) -> list[Launch]:
+        """From x, set later, to the weighted result of each pair."""
+        gate_up, down = self._grouped(tokens)
+        to_pairs = {"out_rows": held["pairs"], "factors": held["factors"]}
+        offsets, inner, results = held["offsets"], held["inner"], held["results"]
+        if self._eight_bits:
+            return [
+                steps.quantise(None, held["x"], held["x_scale"], held["rows"]),
+                gate_up.prepare(held["x"], offsets, inner, token_scale=held["x_scale"]),
+                steps.quantise(inner, held["inner_codes"], held["inner_scale"]),
+                down.prepare(held["inner_codes"], offsets, results, token_scale=held["inner_scale"], **to_pairs),
+            ]
+        last = down.prepare(inner, offsets, results, **to_pairs)
+        if gate_up.gathers:  # x has the shape of its buffer's upper part
+            return [gate_up.prepare(held["x"][:tokens], offsets, inner, x_rows=held["rows"]), last]
+        return [steps.gather(None, held["rows"], held["x"]), gate_up.prepare(held["x"], offsets, inner), last]
 
     def _check(self, x: Tensor, logits: Tensor) -> None:
         operands.check("x", x, "bfloat16", (None, self.hidden), self._device, alignment=16)
@@ -172,9 +174,8 @@ class MoELayer:
 def check_layer(gate_up: Weights, down: Weights, topk: int, max_tokens: int, router: Tensor | None) -> None:
     """Raise PerfModelError, one for each kind of mistake, where the parts of a layer do not fit each other or the kernels."""
     experts, hidden, inter = down.codes.shape
-    for name, weights in (("gate_up", gate_up), ("down", down)):
-        if not weights.format.endswith("w4a16"):
-            raise PerfModelError("the layer takes bf16 activations", field=name, value=weights.format, mend="Use a W4A16 format.")
+    if gate_up.format.rpartition("-")[2] != down.format.rpartition("-")[2]:
+        raise PerfModelError(f"takes other activations than down's {down.format}", field="gate_up", value=gate_up.format)
     if tuple(gate_up.codes.shape) != (experts, 2 * inter, hidden):
         raise PerfModelError(
             f"must be [{experts}, {2 * inter}, {hidden}], by the shape of `down`", field="gate_up", value=tuple(gate_up.codes.shape)
@@ -189,9 +190,3 @@ def check_layer(gate_up: Weights, down: Weights, topk: int, max_tokens: int, rou
         raise PerfModelError("hidden and inter must be multiples of 8", field="down", value=(hidden, inter), mend="Pad with zeros.")
     if router is not None:
         operands.check("router", router, "bfloat16", (experts, hidden), down.codes.device)
-
-
-def _capability(device: Any) -> tuple[int, int]:
-    import torch
-
-    return torch.cuda.get_device_capability(device)  # type: ignore[no-any-return]

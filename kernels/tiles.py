@@ -5,7 +5,7 @@ The performance model can choose better, by shape and GPU; its choice comes in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
@@ -87,7 +87,7 @@ def menu(format_id: str, epilogue: str, arch: str, *, rest: bool = False, short_
 
 
 def choose(weights: W4A16 | W4A8, epilogue: str, tile: Tile, arch: str) -> Choice:
-    """The kernel of this tile, or else the nearest of its kind, or else of any kind. Raises PerfModelError where there is none at all."""
+    """The kernel of a menu that is `nearest` to a tile. Raises PerfModelError where nothing takes such weights."""
     rest, short = weights.rest is not None, getattr(weights, "group", 0) == 32
     there = menu(weights.format, epilogue, arch, rest=rest, short_groups=short)
     if not there:
@@ -98,7 +98,12 @@ def choose(weights: W4A16 | W4A8, epilogue: str, tile: Tile, arch: str) -> Choic
             value=weights.format,
             mend="`perfmodel kernels list` shows what there is.",
         )
-    return min(there, key=lambda choice: (choice.kind != tile.kind, abs(choice.columns - tile.columns)))
+    return nearest(there, tile)
+
+
+def nearest(menu: Sequence[Choice], tile: Tile) -> Choice:
+    """The kernel of this tile, or else the nearest of its kind, or else of any kind; `menu` must not be empty."""
+    return min(menu, key=lambda choice: (choice.kind != tile.kind, abs(choice.columns - tile.columns)))
 
 
 def _choices() -> Iterator[Choice]:
