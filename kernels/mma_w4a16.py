@@ -131,8 +131,8 @@ EPILOGUES: tuple[dict[str, object], ...] = ({}, {"epilogue": "swiglu", "gather":
 """A plain grouped GEMM, and the two of a MoE layer: gate and up of gathered tokens, down with routing weights to the rows of the tokens."""
 CONFIGS = (
     *(config for form in SCALE_WORDS for choices in EPILOGUES for config in _menu(form, **choices)),
-    Config("int4-w4a16", 16, blocks=1, tiles=2, stages=3, short_groups=True),
-    Config("mxfp4-w4a16", 16, splits=2, tiles=2, stages=3, rest=True),
+    *(config for choices in EPILOGUES for config in _menu("int4-w4a16", short_groups=True, **choices) if config.columns in (16, 64)),
+    *(Config("mxfp4-w4a16", 16, splits=2, tiles=2, stages=3, rest=True, **choices) for choices in EPILOGUES),  # type: ignore[arg-type]
 )
 VARIANTS = tuple(
     Variant(config.name, "mma", (config.format,), ARCHITECTURES, "perfmodel.kernels.reference:grouped_gemm", partial(build, config))
