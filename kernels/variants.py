@@ -22,6 +22,8 @@ MODULES: tuple[str, ...] = (
     "perfmodel.kernels.wgmma_w4a16",
     "perfmodel.kernels.wgmma_w4a8",
     "perfmodel.kernels.quantise",
+    "perfmodel.kernels.routing",
+    "perfmodel.kernels.stream",
 )
 """Modules of `perfmodel.kernels` with a tuple `VARIANTS`, in the order of `perfmodel kernels list`."""
 

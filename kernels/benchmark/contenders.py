@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 E4M3_MAX = 448.0
+TOKEN_SEED = 1 << 32
+"""Keeps activations apart from weights: drawn from one seed they would be equal, and some products huge."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def draw_problem(shape: Shape, counts: Sequence[int], seed: int = 0) -> Problem:
     import torch
 
     generator = torch.Generator(device="cuda")
-    generator.manual_seed(seed)
+    generator.manual_seed(seed + TOKEN_SEED)
     bounds = (0, *torch.tensor(counts).cumsum(0).tolist())
     x = torch.randn(bounds[-1], shape.k, generator=generator, device="cuda").to(torch.bfloat16)
     return Problem(shape, x, torch.tensor(bounds, dtype=torch.int32, device="cuda"), bounds)

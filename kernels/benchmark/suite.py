@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from perfmodel.kernels.grouped import Packed, pack
 from perfmodel.kernels.synthetic import BLOCK, random_weights
 from perfmodel.kernels.tiles import Tile
 from perfmodel.kernels.variants import Variant
-from perfmodel.kernels.weights import Weights
+from perfmodel.kernels.weights import FORMATS, Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +63,29 @@ def get_suite(name: str) -> Suite:
     if name not in SUITES:
         raise PerfModelError("no such suite", field="--suite", value=name, mend=did_you_mean(name, SUITES))
     return SUITES[name]
+
+
+def narrow(
+    suite: Suite, *, tokens: str | None = None, formats: Sequence[str] = (), all_tiles: bool | None = None, hold_s: float | None = None
+) -> Suite:
+    """A suite with only these tokens per expert (`1,64`) and formats, and other choices; None leaves it as it is. Raises PerfModelError."""
+    for form in formats:
+        if form not in FORMATS:
+            raise PerfModelError("no kernel takes this format", field="--format", value=form, mend=did_you_mean(form, FORMATS))
+    return replace(
+        suite,
+        tokens=suite.tokens if tokens is None else _counts(tokens),
+        formats=tuple(formats) or suite.formats,
+        all_tiles=suite.all_tiles if all_tiles is None else all_tiles,
+        hold_s=suite.hold_s if hold_s is None else (hold_s,),
+    )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise PerfModelError("must be whole numbers over 0 and commas", field="--tokens", value=text, mend="Write 1,64,512.")
+    return tuple(int(part) for part in parts)
 
 
 def run(suite: Suite, *, jobs: int, note: Note = lambda text: None) -> dict[str, Any]:

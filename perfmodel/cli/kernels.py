@@ -1,18 +1,21 @@
-"""`perfmodel kernels`: our own kernels, listed and compiled."""
+"""`perfmodel kernels`: our own kernels, listed, compiled, run and measured."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perfmodel.cli.output import JsonOption, note, print_json
+from perfmodel.files import write_atomic
 
 if TYPE_CHECKING:
     from perfmodel.kernels.compile import Checked
 
-HELP = """List our numba.cuda kernels, and compile them without a GPU.
+HELP = """List our numba.cuda kernels, compile them without a GPU, run and measure them on one.
 
 Example: `perfmodel kernels check --arch sm_90a`
 """
@@ -23,7 +26,7 @@ NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", hel
 def register(app: typer.Typer) -> None:
     """Add the command and its sub-commands to `app`."""
     group = typer.Typer(no_args_is_help=True, help=HELP)
-    for command in (list_, check):
+    for command in (list_, check, run, bench):
         group.command(command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="kernels")
 
@@ -82,6 +85,63 @@ def check(
         Console().print(*check_report(rows), sep="\n")
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
+
+
+def run(
+    shape: Annotated[str, typer.Option("--shape", help="experts=2,n=256,k=256,tokens=8: weights [N, K], tokens of each expert.")],
+    format_id: Annotated[str | None, typer.Option("--format", help="Of the weights and activations, mxfp4-w4a16 by default.")] = None,
+    kernel: Annotated[str | None, typer.Option("--kernel", help="One of `perfmodel kernels list`; by default the one that suits.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Run one grouped GEMM on this machine's GPU and check it against float64; exit code 1 where it is wrong, 3 without a GPU.
+
+    Example: `perfmodel kernels run --shape experts=2,n=256,k=256,tokens=8 --format nvfp4-w4a16`
+    """
+    from perfmodel.kernels.benchmark import single
+
+    row = single.run(single.make_task(shape, format_id, kernel))
+    if json:
+        print_json(row)
+    else:
+        from rich.console import Console
+
+        from perfmodel.report.kernels import run_report
+
+        Console().print(run_report(row))
+    if not row["ok"]:
+        raise typer.Exit(1)
+
+
+def bench(
+    suite: Annotated[str, typer.Option("--suite", help="quick (minutes, one shape) or full (every tile, three shapes).")] = "quick",
+    tokens: Annotated[str | None, typer.Option("--tokens", help="Only these tokens per expert: 1,64,512.")] = None,
+    format_ids: Annotated[list[str] | None, typer.Option("--format", help="Only this format of ours. Repeatable.")] = None,
+    all_tiles: Annotated[bool | None, typer.Option("--all-tiles/--one-tile", help="Time every tile that suits, or the table's.")] = None,
+    hold: Annotated[float | None, typer.Option("--hold", min=0.001, help="Seconds that a contender is held for its median.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the raw rows there, with where they come from: .json or .csv.")] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes that compile first; all cores by default.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure our kernels beside the machine's ceilings and torch's kernels, in one run; exit code 3 without a GPU.
+
+    Weights come from DRAM in every call, contenders take turns, outputs are checked against float64 as the timing left them.
+
+    Example: `perfmodel kernels bench --suite quick --out h200.json`
+    """
+    from perfmodel.kernels.benchmark.suite import get_suite, narrow, run
+    from perfmodel.report import kernels as report
+
+    chosen = narrow(get_suite(suite), tokens=tokens, formats=format_ids or [], all_tiles=all_tiles, hold_s=hold)
+    writer = report.bench_writer(out) if out else None
+    result = run(chosen, jobs=jobs or os.cpu_count() or 1, note=note)
+    if out and writer:
+        write_atomic(out, writer(result))
+    if json:
+        print_json(result)
+        return
+    from rich.console import Console
+
+    Console().print(*report.bench_report(result), sep="\n")
 
 
 def _architectures(names: list[str]) -> tuple[str, ...]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from perfmodel.errors import PerfModelError, did_you_mean
 
 
 def list_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -43,3 +49,58 @@ def _tensor(sass: Mapping[str, int] | None) -> str | None:
     if sass is None:
         return None
     return ", ".join(f"{n} {name}" for name, n in sass.items() if name.endswith("MMA") and n) or "0"
+
+
+def run_report(row: Mapping[str, Any]) -> Text:
+    """What one run gave, in two lines."""
+    error = "NaN" if row["rel_err"] is None else f"{row['rel_err']:.1e}"
+    text = Text(f"{row['kernel']}: {row['us']:.1f} us, {row['tflops']:.1f} TFLOPS\n")
+    verdict = f"error {error} of at most {row['tolerance']:.0e}, {row['nan']} NaN"
+    return text.append(verdict, style="green" if row["ok"] else "red")
+
+
+def bench_report(result: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """The ceilings, a table with one line a contender and number of tokens, the layer."""
+    ceilings = result["ceilings"]
+    yield f"{result['device']}: " + ", ".join(f"{name} {value:.4g}" for name, value in ceilings.items() if value is not None)
+    table = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in ("E x N x K", "tokens", "kernel", "format"):
+        table.add_column(name, no_wrap=True)
+    for name in ("hold s", "us", "TFLOPS", "of dense", "TB/s", "of read", "error", "MHz"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in result["rows"]:
+        dense = ceilings["bf16_tflops" if row["math"] == "bf16" else "fp8_tflops"]
+        figures = (f"{row['us']:.2f}", f"{row['tflops']:.0f}", _share(row["tflops"], dense))
+        traffic = (f"{row['weight_TBps']:.2f}", _share(row["weight_TBps"], ceilings["read_TBps"]))
+        error = "NaN" if row["rel_err"] is None or row["nan"] else f"{row['rel_err']:.1e}"
+        place = (f"{row['experts']} x {row['n']} x {row['k']}", str(row["tokens_per_expert"]), row["kernel"], row["format"])
+        table.add_row(*place, f"{row['hold_s']:g}", *figures, *traffic, error, str(row["sm_MHz"] or "-"))
+    yield table
+    layer = result["layer"]
+    error = "NaN" if layer["rel_err"] is None else f"{layer['rel_err']:.1e}"
+    yield f"layer of {layer['experts']} experts, {layer['tokens']} tokens, {layer['format']}: {layer['us']:.1f} us, error {error}"
+
+
+def bench_writer(path: Path) -> Callable[[Mapping[str, Any]], str]:
+    """What makes the text of a result for such a file. Raises PerfModelError for endings but .json and .csv, and without a folder."""
+    if not path.parent.is_dir():
+        raise PerfModelError("the folder is not there", field="--out", value=str(path.parent), mend="Make it first.")
+    writers = {".json": lambda result: json.dumps(result, indent=1, allow_nan=False) + "\n", ".csv": bench_csv}
+    if path.suffix not in writers:
+        raise PerfModelError("must end in .json or .csv", field="--out", value=str(path), mend=did_you_mean(path.suffix, writers))
+    return writers[path.suffix]
+
+
+def bench_csv(result: Mapping[str, Any]) -> str:
+    """Rows as CSV, after comment lines with the provenance, the ceilings and the layer."""
+    text = io.StringIO()
+    for name in ("provenance", "ceilings", "layer"):
+        text.write(f"# {name}: {json.dumps(result[name], allow_nan=False)}\n")
+    writer = csv.DictWriter(text, list(result["rows"][0]) if result["rows"] else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(result["rows"])
+    return text.getvalue()
+
+
+def _share(value: float, ceiling: float | None) -> str:
+    return "-" if ceiling is None else f"{value / ceiling:.2f}"
