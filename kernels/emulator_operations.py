@@ -62,7 +62,8 @@ def _typed(value: Any, kind: str) -> Any:
         bits = np.array(value & ((1 << width) - 1), UNSIGNED[width])
     else:
         bits = np.asarray(value).astype(UNSIGNED[width])
-    return bits.view({"s": SIGNED, "u": UNSIGNED, "b": UNSIGNED, "f": FLOAT}[kind[0]][width])
+    kinds: dict[str, Any] = {"s": SIGNED, "u": UNSIGNED, "b": UNSIGNED, "f": FLOAT}
+    return bits.view(kinds[kind[0]][width])
 
 
 def _bits(value: Any) -> Bits:
