@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs the extra `kernels`")
 
-from perfmodel.kernels import reference, routing, routing_reference
+from perfmodel.kernels import reference, routing, routing_reference, stream
 from perfmodel.kernels.compile import check_one, to_ptx
 from perfmodel.kernels.emulator import Machine
 from perfmodel.kernels.emulator_program import Memory
@@ -26,8 +26,14 @@ class RoutingMachine(Machine):
     def _execute(self, group, statement, here):
         if statement.opcode == "bar.warp.sync":
             group.counter[here] += 1
-        else:
-            super()._execute(group, statement, here)
+            return
+        if statement.opcode.split(".")[0] in ("shfl", "match"):  # lanes wait here for the others
+            arrived = group.counter == group.counter[here][0]
+            group.waiting = here | group.waiting if not arrived.all() else np.zeros_like(here)
+            if not arrived.all():
+                return
+            here = arrived
+        super()._execute(group, statement, here)
 
     def _perform(self, kind, group, statement, act):
         opcode, operands = statement.opcode, statement.operands
@@ -183,8 +189,16 @@ class TestCombine:
         np.testing.assert_allclose(out.view(BF16).astype(np.float64), expected, rtol=2**-8 + 1e-6, atol=2e-7)
 
 
-@pytest.mark.parametrize("variant", routing.VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", [*routing.VARIANTS, *stream.VARIANTS], ids=lambda variant: variant.name)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_kernels_compile_without_spills(variant, arch):
     row = check_one(variant, arch)
     assert row.ok, row.problem
+
+
+@pytest.mark.parametrize("variant", stream.VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize(("vectors", "ctas"), [(3, 1), (2048, 1), (5000, 2), (9000, 3)])
+def test_reading_reads_everything(rng, variant, vectors, ctas):
+    words = rng.integers(0, 2**32, 4 * vectors, dtype=np.uint32)
+    (out,) = emulate(variant, ctas, [words, ((ctas * stream.THREADS // 32,), np.uint32)], [vectors])
+    assert stream.checksum(out) == stream.checksum(words)
