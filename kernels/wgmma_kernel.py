@@ -134,14 +134,16 @@ def consumer(plan: Plan, operand: Operand, scaling: Scaling) -> Callable[..., An
         while tile < last:
             token_tile = tile // strips
             strip = tile - token_tile * strips
-            d, stage, parity = main_loop(zero(), base, sixteen, lane, stage, parity, k_tiles)
             expert = find_expert(table, experts, token_tile)
             start = offset_of(offsets, expert) + (token_tile - first_tile(table, expert)) * COLUMNS
             count = min(offset_of(offsets, expert + U(1)) - start, COLUMNS)
-            tokens = load_tokens(scales, routing, rows, start, count, lane)
             feature = strip * ROWS + group * FEATURES + warp * U(16)
             row = feature + (lane >> U(2))
-            store_0(d, of_rows(scales, expert, row), tokens, buffer, lane, (out, width, start, count, feature, n))
+            # Loaded before the loop, needed behind it: by then they have come, however far away they lay.
+            tokens = load_tokens(scales, routing, rows, start, count, lane)
+            factors = of_rows(scales, expert, row)
+            d, stage, parity = main_loop(zero(), base, sixteen, lane, stage, parity, k_tiles)
+            store_0(d, factors, tokens, buffer, lane, (out, width, start, count, feature, n))
             if two_blocks:
                 factors = of_rows(scales, expert, row + U(64))
                 store_1(d, factors, tokens, buffer, lane, (out, width, start, count, feature + U(64), n))

@@ -32,79 +32,96 @@ GUARD_ROWS = 3
 
 
 @dataclass(frozen=True)
-class Case:
-    """A grouped GEMM with random operands. Scales lie around 2**power."""
+class Operands:
+    """Random operands of a grouped GEMM. Scales lie around 2**power."""
 
-    config: object
+    weights: Weights
+    x: np.ndarray
+    token_scale: np.ndarray | None
+    offsets: np.ndarray
+    rows: np.ndarray
+    factors: np.ndarray
+
+
+@dataclass(frozen=True)
+class Case:
+    """A grouped GEMM in a format with an epilogue, whatever the tile."""
+
+    format: str
+    epilogue: str
     n: int
     k: int
     counts: tuple[int, ...]
     power: int = -5
     size: float = 1.0
 
-    def __post_init__(self):
-        rng = np.random.default_rng(3)
-        experts, tokens = len(self.counts), sum(self.counts)
-        shape = (experts, self.n, self.k)
-        codes = rng.integers(0, 16, shape, dtype=np.uint8)
-        if self.config.format == "nvfp4-w4a16":
-            scales = rng.integers(0, 0x7F, (*shape[:2], self.k // 16), dtype=np.uint8)
-            weights = Weights(self.config.format, codes, scales, rng.uniform(1e-4, 1e-3, experts).astype(np.float32))
-        else:
-            scales = (rng.integers(-4, 5, (*shape[:2], self.k // 32)) + 127 + self.power).astype(np.uint8)
-            weights = Weights(self.config.format, codes, scales)
-        x = (rng.standard_normal((tokens, self.k)) * self.size).astype(BF16)
-        made = {
-            "weights": weights,
-            "x": x,
-            "offsets": np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int32),
-            "rows": rng.permutation(tokens).astype(np.int32),
-            "factors": rng.uniform(0.1, 1, tokens).astype(np.float32),
-            "token_scale": None,
-        }
-        if self.eight_bits:
-            made["x"], made["token_scale"] = quantise.quantise_tokens(x)
-        for name, value in made.items():
-            object.__setattr__(self, name, value)
+    @classmethod
+    def of(cls, name: str, *choices) -> "Case":
+        return cls(CONFIGS[name].format, CONFIGS[name].epilogue, *choices)
 
     @property
     def eight_bits(self) -> bool:
-        return self.config.format == "mxfp4-w4a8"
+        return self.format == "mxfp4-w4a8"
 
     @property
-    def width(self) -> int:
-        """Of a row of the output."""
-        return self.n // 2 if self.config.epilogue == "swiglu" else self.n
-
-    def packed(self):
-        rows = self.weights.fused() if self.config.epilogue == "swiglu" else self.weights
-        return wgmma_w4a8.pack(rows) if self.eight_bits else pack(rows)
-
-    def expected(self) -> np.ndarray:
-        """Float64, of the quantised activations where they are."""
-        x = quantise.dequantise_tokens(self.x, self.token_scale) if self.eight_bits else self.x.astype(np.float64)
-        if self.config.epilogue == "swiglu":
-            return reference.grouped_gemm_swiglu(x, self.weights, self.offsets)
-        if self.config.epilogue == "scatter":
-            return reference.grouped_gemm_scatter(x, self.weights, self.offsets, self.rows, self.factors)
-        return reference.grouped_gemm(x, self.weights, self.offsets)
+    def out_shape(self) -> tuple[int, int]:
+        """With GUARD_ROWS more rows."""
+        return sum(self.counts) + GUARD_ROWS, self.n // 2 if self.epilogue == "swiglu" else self.n
 
     def arguments(self, place, x_map: int, out: int) -> list[int]:
         """In the order of `build`; `place` puts an array where the kernel can read it and gives its address."""
-        packed = self.packed()
-        scales = [packed.row_scale, self.token_scale] if self.eight_bits else [packed.alpha]
-        pointers = [place(np.ascontiguousarray(array)) for array in (packed.tiles, *scales, self.offsets)]
-        experts, row_tiles, k_tiles, _ = packed.tiles.shape
-        return [x_map, *pointers, out, place(self.rows), place(self.factors), experts, self.n, k_tiles, row_tiles]
+        given, weights = operands(self), packed(self)
+        scales = [weights.row_scale, given.token_scale] if self.eight_bits else [weights.alpha]
+        pointers = [place(np.ascontiguousarray(array)) for array in (weights.tiles, *scales, given.offsets)]
+        experts, row_tiles, k_tiles, _ = weights.tiles.shape
+        return [x_map, *pointers, out, place(given.rows), place(given.factors), experts, self.n, k_tiles, row_tiles]
 
     def check(self, out: np.ndarray) -> None:
-        """Compare an output of GUARD_ROWS more rows, which began as NaN."""
+        """Compare an output, which began as NaN."""
         tokens = sum(self.counts)
         assert np.isnan(out[tokens:].astype(np.float32)).all(), "written beyond the last row"
-        found, wanted = out[:tokens].astype(np.float64), self.expected()
+        found, wanted = out[:tokens].astype(np.float64), expected(self)
         assert np.isfinite(found).all(), "not written, or overflown"
-        limit = 2e-3 if self.config.epilogue != "swiglu" and not self.eight_bits else 3e-3
+        limit = 2e-3 if self.epilogue != "swiglu" and not self.eight_bits else 3e-3
         assert np.linalg.norm(found - wanted) <= limit * np.linalg.norm(wanted)
+
+
+@cache
+def operands(case: Case) -> Operands:
+    rng = np.random.default_rng(3)
+    experts, tokens = len(case.counts), sum(case.counts)
+    codes = rng.integers(0, 16, (experts, case.n, case.k), dtype=np.uint8)
+    if case.format == "nvfp4-w4a16":
+        scales = rng.integers(0, 0x7F, (experts, case.n, case.k // 16), dtype=np.uint8)
+        weights = Weights(case.format, codes, scales, rng.uniform(1e-4, 1e-3, experts).astype(np.float32))
+    else:
+        scales = rng.integers(-4, 5, (experts, case.n, case.k // 32)) + 127 + case.power
+        weights = Weights(case.format, codes, scales.astype(np.uint8))
+    x, token_scale = (rng.standard_normal((tokens, case.k)) * case.size).astype(BF16), None
+    if case.eight_bits:
+        x, token_scale = quantise.quantise_tokens(x)
+    offsets = np.concatenate([[0], np.cumsum(case.counts)]).astype(np.int32)
+    rows, factors = rng.permutation(tokens).astype(np.int32), rng.uniform(0.1, 1, tokens).astype(np.float32)
+    return Operands(weights, x, token_scale, offsets, rows, factors)
+
+
+@cache
+def packed(case: Case):
+    weights = operands(case).weights
+    weights = weights.fused() if case.epilogue == "swiglu" else weights
+    return wgmma_w4a8.pack(weights) if case.eight_bits else pack(weights)
+
+
+@cache
+def expected(case: Case) -> np.ndarray:
+    """Float64, of the quantised activations where they are."""
+    given = operands(case)
+    x = quantise.dequantise_tokens(given.x, given.token_scale) if case.eight_bits else given.x.astype(np.float64)
+    if case.epilogue == "swiglu":
+        return reference.grouped_gemm_swiglu(x, given.weights, given.offsets)
+    if case.epilogue == "scatter":
+        return reference.grouped_gemm_scatter(x, given.weights, given.offsets, given.rows, given.factors)
+    return reference.grouped_gemm(x, given.weights, given.offsets)
 
 
 @cache
@@ -113,14 +130,14 @@ def emulated(name: str) -> tuple[str, int]:
     return to_ptx(source, "sm_90a"), source.shared_bytes
 
 
-def run_emulated(case: Case, grid: int = 2) -> np.ndarray:
-    memory = Memory(1 << 24)
-    shape = sum(case.counts) + GUARD_ROWS, case.width
-    out = memory.room(shape[0] * shape[1] * 2)
-    ptx, shared_bytes = emulated(case.config.name)
-    arguments = case.arguments(memory.place, tensor_map(memory, case.x, case.config.columns), out)
-    HopperMachine(ptx, memory).launch(grid, case.config.threads, shared_bytes, arguments)
-    return memory.read(out, shape, BF16)
+def check_emulated(name: str, *choices, grid: int = 2) -> None:
+    """Run a variant on `Case.of(name, *choices)` and compare."""
+    case, config, memory = Case.of(name, *choices), CONFIGS[name], Memory(1 << 24)
+    out = memory.room(case.out_shape[0] * case.out_shape[1] * 2)
+    ptx, shared_bytes = emulated(name)
+    arguments = case.arguments(memory.place, tensor_map(memory, operands(case).x, config.columns), out)
+    HopperMachine(ptx, memory).launch(grid, config.threads, shared_bytes, arguments)
+    case.check(memory.read(out, case.out_shape, BF16))
 
 
 def names(*wanted: str) -> list[str]:
@@ -141,26 +158,22 @@ class TestEmulated:
         ),
     )  # fmt: skip
     def test_ragged(self, name):
-        case = Case(CONFIGS[f"numba-wgmma-{name}"], n=160, k=352, counts=(5, 0, 37))
-        case.check(run_emulated(case))
+        check_emulated(f"numba-wgmma-{name}", 160, 352, (5, 0, 37))
+
+    SMALLEST = "numba-wgmma-mxfp4-w4a8-n16"
 
     @pytest.mark.parametrize("k", [32, 128, 256, 1504])
     def test_any_number_of_stages(self, k):
         """Less than a tile, one, two, and more than the ring has stages."""
-        config = CONFIGS["numba-wgmma-mxfp4-w4a8-n16"]
-        case = Case(config, n=16, k=k, counts=(3, 16, 1))
-        case.check(run_emulated(case, grid=1))
-        assert Plan(config).stages < 1504 / config.tile_k
+        check_emulated(self.SMALLEST, 16, k, (3, 16, 1), grid=1)
+        assert Plan(CONFIGS[self.SMALLEST]).stages < 1504 / CONFIGS[self.SMALLEST].tile_k
 
     @pytest.mark.parametrize(("power", "size"), [(-122, 2.0**20), (120, 2.0**-20)])
     def test_scales_near_both_ends(self, power, size):
-        case = Case(CONFIGS["numba-wgmma-mxfp4-w4a8-n16"], n=16, k=64, counts=(9,), power=power, size=size)
-        case.check(run_emulated(case))
+        check_emulated(self.SMALLEST, 16, 64, (9,), power, size)
 
-    def test_the_order_of_experts_is_nothing_to_a_row(self):
-        """More experts than a warp has lanes."""
-        case = Case(CONFIGS["numba-wgmma-mxfp4-w4a8-n16"], n=16, k=32, counts=tuple(i % 3 for i in range(70)))
-        case.check(run_emulated(case, grid=3))
+    def test_more_experts_than_a_warp_has_lanes(self):
+        check_emulated(self.SMALLEST, 16, 32, tuple(i % 3 for i in range(70)), grid=3)
 
 
 class TestCompiled:
@@ -223,24 +236,25 @@ class TestGpu:
         config, compiled = CONFIGS[name], compile_variant(VARIANTS[name], "sm_90a", count_sass=False)
         return load(compiled, config.threads, Plan(config).shared_bytes)
 
-    def run(self, case: Case, grid: int = 132) -> np.ndarray:
+    def run(self, name: str, *choices, grid: int = 132) -> None:
+        """Run a variant on `Case.of(name, *choices)` and compare."""
         from numba import cuda
 
-        kernel, held = self.loaded(case.config.name), []
+        case, config, held = Case.of(name, *choices), CONFIGS[name], []
 
         def place(array: np.ndarray) -> int:
             held.append(cuda.to_device(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
             return int(held[-1].device_ctypes_pointer.value)
 
-        shape = sum(case.counts) + GUARD_ROWS, case.width
-        out = place(np.full(shape, np.nan, BF16))
-        target, size = held[-1], case.x.dtype.itemsize
-        described = real_map(place(case.x), *case.x.shape, box=(case.config.columns, case.config.tile_k), element_bytes=size)
+        kernel, x = self.loaded(name), operands(case).x
+        out = place(np.full(case.out_shape, np.nan, BF16))
+        target = held[-1]
+        described = real_map(place(x), *x.shape, box=(config.columns, config.tile_k), element_bytes=x.dtype.itemsize)
         arguments = case.arguments(place, place(np.frombuffer(described, np.uint8)), out)
         kinds = ["u64"] * (len(arguments) - 4) + ["u32"] * 4
         Launch(kernel, (grid, 1), list(zip(kinds, arguments, strict=True)))()
         cuda.synchronize()
-        return target.copy_to_host().view(BF16).reshape(shape)
+        case.check(target.copy_to_host().view(BF16).reshape(case.out_shape))
 
     @pytest.mark.parametrize("name", VARIANTS)
     @pytest.mark.parametrize(
@@ -256,17 +270,14 @@ class TestGpu:
         ids=["odd K", "few", "long K", "least", "all on one", "many experts"],
     )
     def test_ragged(self, name, n, k, counts):
-        case = Case(CONFIGS[name], n, k, counts)
-        case.check(self.run(case))
+        self.run(name, n, k, counts)
 
     @pytest.mark.parametrize("name", [name for name in VARIANTS if "mxfp4" in name and "swiglu" not in name])
     @pytest.mark.parametrize(("power", "size"), [(-122, 2.0**20), (120, 2.0**-20)], ids=["low", "high"])
     def test_scales_near_both_ends(self, name, power, size):
-        case = Case(CONFIGS[name], 128, 192, (9, 40), power, size)
-        case.check(self.run(case))
+        self.run(name, 128, 192, (9, 40), power, size)
 
     @pytest.mark.parametrize("name", [name for name in VARIANTS if "n256" in name or "n16" in name])
     @pytest.mark.parametrize("grid", [1, 7, 1000])
     def test_any_grid(self, name, grid):
-        case = Case(CONFIGS[name], 384, 640, (70, 0, 300))
-        case.check(self.run(case, grid))
+        self.run(name, 384, 640, (70, 0, 300), grid=grid)
