@@ -68,7 +68,7 @@ def four_e4m3(words: U32x2, factor: F32) -> U32:
 
 @asm("div.rn.f32 $out, $a, $b;", effect="none")
 def divided(a: F32, b: F32) -> F32:
-    """a / b, to nearest even."""
+    """a / b, to nearest even. PTX ISA 9.7.3.8, div."""
 
 
 def quantise(x, codes, scales, rows, tokens, k):

@@ -83,6 +83,7 @@ class Case:
         found, wanted = out[:tokens].astype(np.float64), expected(self)
         assert np.isfinite(found).all(), "not written, or overflown"
         limit = 2e-3 if self.epilogue != "swiglu" and not self.eight_bits else 3e-3
+        limit = limit if found.size > 100 else 2.0**-8  # few results: bf16 may round all of them as badly as it can
         assert np.linalg.norm(found - wanted) <= limit * np.linalg.norm(wanted)
 
 
