@@ -16,6 +16,8 @@ LARGEST = 448.0
 LEAST_POWER = -100
 """A row is taken to hold 2**-100 at least: nothing under- or overflows then."""
 THREADS = 256
+LEAST_CTAS = 6
+"""Of an SM: what Ada has room for. Threads enough to keep memory busy."""
 
 
 def quantise_tokens(x: NDArray[np.floating], rows: NDArray[np.int32] | None = None) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
@@ -50,7 +52,7 @@ def build() -> KernelSource:
     """
     from perfmodel.kernels.quantise_kernel import SIGNATURE, quantise
 
-    return KernelSource(quantise, SIGNATURE, THREADS, 0, (THREADS, 8))
+    return KernelSource(quantise, SIGNATURE, THREADS, 0, (THREADS, LEAST_CTAS))
 
 
 VARIANTS = (
