@@ -1,7 +1,7 @@
 """The emulator for kernels of Hopper: warpgroups that wait on mbarriers, bulk copies and tensor maps, wgmma, stmatrix.
 
-Strict as `emulator` is: a copy lands only when nothing else can go on, into stages that no running wgmma reads; what a wgmma reads must lie
-where a 128-byte swizzle puts it. A multiplication is done when it is issued. All CTAs run one after the other.
+Strict as `emulator` is: a copy must not be started into memory that a running wgmma reads, and lands only when nothing else can go on; what
+a wgmma reads must lie where a 128-byte swizzle puts it. A multiplication is done when it is issued. All CTAs run one after the other.
 """
 
 from __future__ import annotations
@@ -172,6 +172,11 @@ class HopperMachine(Machine):
             if source % 16 or target % 16 or size % 16 or not owned.all():
                 raise EmulationError(f"bulk copy of {size} bytes from {source} to {target}")
             data, barrier = self.memory.bytes[source : source + size].copy(), operands[3]
+        lines = range(target // SWIZZLED_ROW, (target + data.size - 1) // SWIZZLED_ROW + 1)
+        if any(not reads.isdisjoint(lines) for held in self.running.values() for reads in held):
+            raise EmulationError("a copy is started into what a running wgmma reads")
+        if target + data.size > len(self.shared):
+            raise EmulationError("a copy goes beyond shared memory")
         self.flying.append((target, data, self._acting(group, barrier, act)[0]))
 
     def _box(self, address: int, column: Any, row: Any) -> NDArray[np.uint8]:
@@ -187,11 +192,6 @@ class HopperMachine(Machine):
 
     def _land_one(self) -> None:
         target, data, barrier = self.flying.pop(0)
-        lines = range(target // SWIZZLED_ROW, (target + data.size - 1) // SWIZZLED_ROW + 1)
-        if any(not reads.isdisjoint(lines) for held in self.running.values() for reads in held):
-            raise EmulationError("a copy lands where a running wgmma reads")
-        if target + data.size > len(self.shared):
-            raise EmulationError("a copy goes beyond shared memory")
         self.shared[target : target + data.size] = data
         self.barriers[barrier].bytes -= data.size
         self.barriers[barrier].settle()

@@ -16,7 +16,7 @@ from perfmodel.errors import PerfModelError
 from perfmodel.kernels import quantise, reference, wgmma_w4a8, wgmma_w4a16
 from perfmodel.kernels.compile import compile_variant, to_ptx
 from perfmodel.kernels.emulator_hopper import HopperMachine, tensor_map
-from perfmodel.kernels.emulator_program import Memory
+from perfmodel.kernels.emulator_program import EmulationError, Memory
 from perfmodel.kernels.launch import Launch, load
 from perfmodel.kernels.launch import tensor_map as real_map
 from perfmodel.kernels.layouts_w4a8 import pack_mxfp4_w4a8
@@ -131,13 +131,13 @@ def emulated(name: str) -> tuple[str, int]:
     return to_ptx(source, "sm_90a"), source.shared_bytes
 
 
-def check_emulated(name: str, *choices, grid: int = 2) -> None:
-    """Run a variant on `Case.of(name, *choices)` and compare."""
+def check_emulated(name: str, *choices, grid: int = 2, mistake: tuple[str, str] | None = None) -> None:
+    """Run a variant on `Case.of(name, *choices)` and compare; mistake: text of its PTX and what stands there instead."""
     case, config, memory = Case.of(name, *choices), CONFIGS[name], Memory(1 << 24)
     out = memory.room(case.out_shape[0] * case.out_shape[1] * 2)
     ptx, shared_bytes = emulated(name)
     arguments = case.arguments(memory.place, tensor_map(memory, operands(case).x, config.columns), out)
-    HopperMachine(ptx, memory).launch(grid, config.threads, shared_bytes, arguments)
+    HopperMachine(ptx.replace(*mistake) if mistake else ptx, memory).launch(grid, config.threads, shared_bytes, arguments)
     case.check(memory.read(out, case.out_shape, BF16))
 
 
@@ -175,6 +175,19 @@ class TestEmulated:
 
     def test_more_experts_than_a_warp_has_lanes(self):
         check_emulated(self.SMALLEST, 16, 32, tuple(i % 3 for i in range(70)), grid=3)
+
+    @pytest.mark.parametrize(
+        ("mistake", "message"),
+        [
+            (("wait_group.sync.aligned 1;", "wait_group.sync.aligned 2;"), "what a running wgmma reads"),
+            (("mbarrier.arrive.shared", "fence.shared"), "all threads wait"),
+        ],
+        ids=["a stage given back too early", "a stage never given back"],
+    )
+    def test_mistakes_are_found(self, mistake, message):
+        """By the emulator: without a GPU it is all that would."""
+        with pytest.raises(EmulationError, match=message):
+            check_emulated(self.SMALLEST, 16, 1504, (3,), grid=1, mistake=mistake)
 
 
 class TestCompiled:
