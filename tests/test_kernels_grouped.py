@@ -94,7 +94,8 @@ class TestTiles:
     @pytest.mark.parametrize(
         ("tokens", "arch", "tile"),
         [
-            (0.5, "sm_90a", Tile("mma", 8)), (8, "sm_90a", Tile("mma", 8)), (9, "sm_90a", Tile("mma", 16)), (17, "sm_90a", Tile("wgmma", 32)),
+            (0.5, "sm_90a", Tile("mma", 8)), (8, "sm_90a", Tile("mma", 8)), (9, "sm_90a", Tile("mma", 16)),
+            (17, "sm_90a", Tile("wgmma", 32)),
             (64, "sm_90a", Tile("wgmma", 64)), (65, "sm_90a", Tile("wgmma", 128)), (1e9, "sm_90a", Tile("wgmma", 256)),
             (1e9, "sm_80", Tile("mma", 128)), (20, "sm_120a", Tile("mma", 32)),
         ],
