@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.kernels.emulator_operations import compute, warp_wide
+from perfmodel.kernels.emulator_operations import compute, repack, warp_wide
 from perfmodel.kernels.emulator_program import POISON, EmulationError, Memory, Statement, parse
 
 Bits = NDArray[Any]
@@ -48,6 +48,15 @@ class Group:
 
 DONE = np.iinfo(np.int64).max
 """Program counter of a thread that has returned."""
+
+
+def _whole_warps(act: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which warps take part in an instruction of whole warps. Raises EmulationError where some lanes do and some do not."""
+    lanes = act.reshape(-1, 32)
+    warps: NDArray[np.bool_] = lanes.any(axis=1)
+    if np.any(warps != lanes.all(axis=1)):
+        raise EmulationError("a lane of the warp is missing")
+    return warps
 
 
 class Machine:
@@ -131,10 +140,10 @@ class Machine:
         elif kind == "ldmatrix":
             self._load_matrix(group, operands, act)
         elif kind in ("mma", "movmatrix", "shfl"):
-            warps = act.reshape(-1, 32)
-            if np.any(warps.any(axis=1) != warps.all(axis=1)):
-                raise EmulationError("a lane of the warp is missing")
+            _whole_warps(act)
             self._assign(group, operands[0], warp_wide(opcode, [self._values(group, part) for part in operands[1:]]), act)
+        elif kind == "mov" and "{" in "".join(operands):
+            self._assign(group, operands[0], repack(self._values(group, operands[1]), len(operands[0].split(","))), act)
         else:
             self._assign(group, operands[0], [compute(opcode, [self._value(group, part) for part in operands[1:]])], act)
 
@@ -237,17 +246,16 @@ class Machine:
 
     def _load_matrix(self, group: Group, operands: tuple[str, ...], act: NDArray[np.bool_]) -> None:
         """Four 8 x 8 matrices: lane i gets words i % 4 of row i // 4, whose addresses lanes 8 m .. 8 m + 7 give for matrix m."""
-        if not act.all():
-            raise EmulationError("a lane of the warp is missing")
-        rows = np.broadcast_to(self._address(group, operands[1]), act.shape)
+        warps = _whole_warps(act)
+        rows = np.broadcast_to(self._address(group, operands[1]), act.shape)[act]
         memory = self._checked("shared", rows, 16)
         rows = rows.reshape(-1, 4, 8)
-        banks = rows // 16 % 8
-        met = max(int(np.bincount(eight, minlength=8).max()) for eight in banks.reshape(-1, 8))
+        met = max(int(np.bincount(eight).max()) for eight in (rows // 16 % 8).reshape(-1, 8))
         self.conflicts["ldmatrix"] = max(self.conflicts.get("ldmatrix", 0), met)
         lane = np.arange(32)
         words = rows[:, :, lane // 4] + 4 * (lane % 4)
-        loaded = memory[words[..., None] + np.arange(4)].view(np.uint32)[..., 0]
+        loaded = np.zeros((len(warps), 4, 32), np.uint32)
+        loaded[warps] = memory[words[..., None] + np.arange(4)].view(np.uint32)[..., 0]
         self._assign(group, operands[0], list(np.moveaxis(loaded, 1, 0).reshape(4, -1)), act)
 
     def _note_conflicts(self, opcode: str, address: Bits, act: NDArray[np.bool_]) -> None:

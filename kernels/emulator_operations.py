@@ -55,6 +55,13 @@ def warp_wide(opcode: str, operands: list[list[Any]]) -> list[Bits]:
     return [np.where(source >= 0, lanes[:, source], lanes).reshape(-1)]
 
 
+def repack(values: list[Any], count: int) -> list[Bits]:
+    """One 64-bit register as two of 32 bits, the low half first, or the other way round."""
+    if count == 2:
+        return [np.asarray(_typed(_typed(values[0], "b64") >> np.uint64(32 * i) & np.uint64(0xFFFFFFFF), "b32")) for i in range(2)]
+    return [np.asarray(_typed(values[0], "b64") | _typed(values[1], "b64") << np.uint64(32))]
+
+
 def _typed(value: Any, kind: str) -> Any:
     """Bits as numbers of a PTX type (s32, u64, b32, f32)."""
     width = int(kind[1:])

@@ -2,9 +2,10 @@
 
 An operand type holds code x 2**k exactly for a window of k. The window is laid below the largest scale of a row or of an expert; blocks
 under it form level 1, with a window of their own right below, blocks under that level 2, and so on. Level 0 is the whole matrix with the
-other blocks' codes zeroed; of the others only the tiles that hold anything are kept: the rest. As the windows adjoin, a kernel that
-meets a rest goes through its tiles first, from the deepest level up, and multiplies its accumulators by 2**-binades at each step
-between levels; then it goes through level 0 as ever. Nothing else changes: scale, epilogue and fused activation stay the same.
+other blocks' codes zeroed; of the others only the tiles that hold anything are kept: the rest. As the windows adjoin, the sums of level i
+count 2**-(binades * i) of those of level 0, whatever the row: y = alpha (d_0 + 2**-binades d_1 + ..), and all else stays as it is, a fused
+activation too. A kernel may take the levels from the deepest up in one set of accumulators, which it multiplies by 2**-binades between
+levels; where binades are many (bf16), that would leave the range of single precision, and it takes two sets.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Rest:
     level: Array
     """int32 [R], 1 or more."""
     binades: int
-    """Between two levels: accumulators are multiplied by 2**-binades for each level up."""
+    """Between two levels: sums of level i count 2**-(binades * i)."""
 
 
 def by_expert(codes: Array, scales: Array, window: Window) -> tuple[Array, Array]:

@@ -155,12 +155,13 @@ def store_partial(count: int) -> Callable[..., Any]:
 
 
 @cache
-def scale_sum(count: int) -> Callable[..., Any]:
-    """An intrinsic `scale(d, factor) -> d` of `count` floats. PTX ISA 9.7.3.5, mul."""
+def join_sums(count: int) -> Callable[..., Any]:
+    """An intrinsic `join(d, rest, alpha, beta) -> alpha d + beta rest` of `count` floats each. PTX ISA 9.7.3.6, fma."""
     kind = types.UniTuple(types.float32, count)
-    text = "\n".join(f"mul.rn.f32 $out[{i}], $out[{i}], $factor;" for i in range(count))
-    made = Instruction(f"scale_sum_{count}", text, {"d": kind, "factor": types.float32}, kind, "none", updates="d")
-    return instruction(made, scale_sum.__doc__ or "", __name__)
+    lines = [f"mul.rn.f32 t, $rest[{i}], $beta; fma.rn.f32 $out[{i}], $out[{i}], $alpha, t;" for i in range(count)]
+    text = "{ .reg .f32 t; " + "\n".join(lines) + " }"
+    parameters = {"d": kind, "rest": kind, "alpha": types.float32, "beta": types.float32}
+    return instruction(Instruction(f"join_sums_{count}", text, parameters, kind, "none", updates="d"), join_sums.__doc__ or "", __name__)
 
 
 @cache

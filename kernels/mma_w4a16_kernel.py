@@ -11,7 +11,7 @@ import numpy as np  # isort: skip
 from numba import cuda, types  # isort: skip
 
 from perfmodel.kernels.layouts import MXFP4_WINDOW
-from perfmodel.kernels.mma_tile import keep_rolled, scale_sum
+from perfmodel.kernels.mma_tile import join_sums, keep_rolled
 from perfmodel.kernels.mma_w4a16 import GROUPED, NUMBERS, POINTERS, ROWS, SCALE_WORDS, TILE_K, Config
 from perfmodel.kernels.mma_w4a16_parts import (
     ALIGNMENT,
@@ -40,6 +40,9 @@ from perfmodel.kernels.schedule import build_table, find_expert, first_tile, off
 
 U = np.uint32
 U64 = np.uint64
+ONE = np.float32(1)
+REST = np.float32(2.0**-MXFP4_WINDOW.binades)
+"""What a rest counts, beside the tiles above it."""
 
 
 def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], int]:
@@ -54,7 +57,7 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
     GROUP_ROW, GROUP = U(64 * config.blocks), U(4 * ROWS)
     halves = U(2 if config.short_groups else 1)
     has_rest = config.rest
-    zero = zeros(config.blocks * config.columns // 2)
+    zero, join = zeros(config.blocks * config.columns // 2), join_sums(config.blocks * config.columns // 2)
 
     def kernel(
         x, weights, group_scales, alphas, offsets, out, x_rows, out_rows, factors, rest_tiles, rest_start, rest_k_tile,
@@ -92,13 +95,15 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
                 scales = group_scales + U64(place) * U64(groups) * U64(GROUP) + U64(warp * GROUP_ROW + (lane >> U(2)) * U(4))
             else:
                 scales = strip_weights + U64(scales_in_tile)
-            d = zero()
             if has_rest:
                 rest = (rest_tiles + U64(in_tile), rest_tiles + U64(scales_in_tile), rest_start + U64(place) * U64(4), rest_k_tile)
-                d = rest_loop(d, rest, k, count, base, split, row, piece)
-            d = main_loop(d, (codes, scales, U(k_tiles - U(1)), group_shift), k, count, base, split, row, piece)
+                rest_sums = rest_loop(zero(), rest, k, count, base, split, row, piece)
+            d = main_loop(zero(), (codes, scales, U(k_tiles - U(1)), group_shift), k, count, base, split, row, piece)
             expert, strip, start, count = load_shared_x4(base + PLACE)  # noted, so that they take no registers in the main loop
             alpha = load_constant_f32(alphas + U64(expert) * U64(4))
+            if has_rest:  # alpha and the factor of the rest first: apart, either would leave the range of single precision
+                d = join(d, rest_sums, alpha, alpha * REST)
+                alpha = ONE
             finish(d, alpha, (out, n, strip, start, count), base)
             tile = U(load_shared(base + PLACE + U(16)) + U(cuda.gridDim.x))
 
@@ -162,11 +167,10 @@ def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
 
 
 def _rest_loop(config: Config, plan: Plan) -> Callable[..., Any]:
-    """Device function: d plus the products of a rest (`levels`), scaled down by 2**134; tile after tile, since it is rare and short."""
+    """Device function: d plus the products of a rest (`levels`), one tile after the other, since it is rare and short."""
     copy_stage, load = make_copy_stage(config, plan), make_load(config)
     step = make_step_grouped(config) if config.format in GROUPED else make_step(config)
-    scale = scale_sum(config.blocks * config.columns // 2)
-    WORK, TILE, binades = U(plan.work), U64(config.tile_bytes), np.float32(2.0**-MXFP4_WINDOW.binades)
+    WORK, TILE = U(plan.work), U64(config.tile_bytes)
 
     @cuda.jit(device=True, forceinline=True)
     def rest_loop(d, rest, k, count, base, split, row, piece):
@@ -180,6 +184,6 @@ def _rest_loop(config: Config, plan: Plan) -> Callable[..., Any]:
                 tile = (codes + U64(i) * TILE, scales + U64(i) * TILE, U(0), U(0))
                 d = step(d, load(tile, U(0)), base + WORK + row, piece)
             cuda.syncthreads()
-        return scale(d, binades)
+        return d
 
     return rest_loop
