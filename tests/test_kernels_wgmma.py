@@ -3,6 +3,7 @@
 All on a GPU: pytest tests/test_kernels_wgmma.py -k gpu
 """
 
+import os
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,7 +14,7 @@ import pytest
 pytest.importorskip("numba_cuda", reason="needs the extra `kernels`")
 
 from perfmodel.errors import PerfModelError
-from perfmodel.kernels import quantise, reference, wgmma_w4a8, wgmma_w4a16
+from perfmodel.kernels import cubins, quantise, reference, wgmma_w4a8, wgmma_w4a16
 from perfmodel.kernels.compile import compile_variant, to_ptx
 from perfmodel.kernels.emulator_hopper import HopperMachine, tensor_map
 from perfmodel.kernels.emulator_program import EmulationError, Memory
@@ -141,22 +142,16 @@ def check_emulated(name: str, *choices, grid: int = 2, mistake: tuple[str, str] 
     case.check(memory.read(out, case.out_shape, BF16))
 
 
-def names(*wanted: str) -> list[str]:
-    """Names of variants without what they have in common."""
-    assert all(f"numba-wgmma-{name}" in CONFIGS for name in wanted)
-    return list(wanted)
-
-
 class TestEmulated:
     """An odd number of K tiles whose last is partly there, a strip of rows that is not full, more tiles than CTAs, an empty expert."""
 
     @pytest.mark.parametrize(
         "name",
-        names(
+        [
             "mxfp4-w4a8-n16", "mxfp4-w4a8-n64", "mxfp4-w4a8-n128", "mxfp4-w4a8-n256", "mxfp4-w4a8-n16-swiglu", "mxfp4-w4a8-n64-swiglu",
             "mxfp4-w4a8-n32-scatter", "mxfp4-w4a8-n256-scatter", "mxfp4-w4a16-n16", "mxfp4-w4a16-n128", "mxfp4-w4a16-n256-scatter",
             "nvfp4-w4a16-n32-swiglu",
-        ),
+        ],
     )  # fmt: skip
     def test_ragged(self, name):
         check_emulated(f"numba-wgmma-{name}", 160, 352, (5, 0, 37))
@@ -241,14 +236,19 @@ class TestRefused:
 
 @pytest.mark.gpu(only=(9, 0))
 class TestGpu:
+    @pytest.fixture(scope="class", autouse=True)
+    def compiled(self):
+        """All at once, in processes: one after the other they take minutes."""
+        cubins.compile_all([(variant, "sm_90a") for variant in VARIANTS.values()], jobs=os.cpu_count() or 1)
+
     @staticmethod
     @cache
     def loaded(name: str):
         from numba import cuda
 
         cuda.current_context()
-        config, compiled = CONFIGS[name], compile_variant(VARIANTS[name], "sm_90a", count_sass=False)
-        return load(compiled, config.threads, Plan(config).shared_bytes)
+        made = cubins.compile_cached(VARIANTS[name], "sm_90a")
+        return load(made.compiled, made.threads, made.shared_bytes)
 
     def run(self, name: str, *choices, grid: int = 132) -> None:
         """Run a variant on `Case.of(name, *choices)` and compare."""
