@@ -61,7 +61,8 @@ class TestSuites:
         assert "numba-mma-mxfp4-w4a16-n8" not in names
 
     def test_narrowed(self):
-        found = suite.narrow(QUICK, tokens="1, 64", formats=["nvfp4-w4a16"], hold_s=1.5)
+        found = suite.narrow(QUICK, shape="n=256, experts=2,k=512", tokens="1, 64", formats=["nvfp4-w4a16"], hold_s=1.5)
+        assert found.shapes == (Shape(2, 256, 512),)
         assert (found.tokens, found.formats, found.hold_s, found.all_tiles) == ((1, 64), ("nvfp4-w4a16",), (1.5,), False)
         assert suite.narrow(QUICK) == QUICK
 
@@ -233,6 +234,7 @@ class TestBench:
         ("arguments", "message"),
         [
             (["--suite", "quik"], "Did you mean quick"),
+            (["--shape", "experts=2,n=256,k=256,tokens=1"], "no such size"),
             (["--tokens", "1,x"], "must be whole numbers"),
             (["--tokens", "0"], "must be whole numbers"),
             (["--format", "mxfp5-w4a16"], "Did you mean"),

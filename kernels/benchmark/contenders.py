@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.formats import get_format
 from perfmodel.kernels import reference, steps
 from perfmodel.kernels.benchmark.ceilings import on_stream
@@ -28,6 +29,21 @@ class Shape:
     experts: int
     n: int
     k: int
+
+
+def parse_sizes(text: str, names: Sequence[str]) -> list[int]:
+    """The sizes in `experts=2,n=256,k=256`, in the order of `names`, all of which must be there. Raises PerfModelError."""
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if name not in names:
+            raise PerfModelError("no such size", field="--shape", value=name, mend=did_you_mean(name, names))
+        if not value.isdecimal() or int(value) < 1:
+            raise PerfModelError(f"{name} must be a whole number over 0", field="--shape", value=value)
+        sizes[name] = int(value)
+    if missing := [name for name in names if name not in sizes]:
+        raise PerfModelError(f"{', '.join(missing)} missing", field="--shape", value=text, mend=f"Write {'=..,'.join(names)}=...")
+    return [sizes[name] for name in names]
 
 
 @dataclass(frozen=True, eq=False)

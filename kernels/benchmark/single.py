@@ -8,7 +8,7 @@ from typing import Any
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.kernels import cubins, tiles, timing
 from perfmodel.kernels.benchmark import contenders as make
-from perfmodel.kernels.benchmark.contenders import Shape
+from perfmodel.kernels.benchmark.contenders import Shape, parse_sizes
 from perfmodel.kernels.benchmark.device import require_gpu
 from perfmodel.kernels.grouped import pack
 from perfmodel.kernels.synthetic import random_weights
@@ -19,7 +19,6 @@ TOLERANCE = {"mxfp4-w4a16": 2e-3, "nvfp4-w4a16": 2e-3}
 DEFAULT_TOLERANCE = 3e-3
 """||y - ref|| / ||ref|| that rounding explains: INT4 and NF4 in bf16, and E4M3 products."""
 HOLD_S = 0.02
-KEYS = ("experts", "n", "k", "tokens")
 
 
 @dataclass(frozen=True)
@@ -34,24 +33,10 @@ class Task:
     """None: what the table of tiles says."""
 
 
-def parse_shape(text: str) -> tuple[Shape, int]:
-    """`experts=2,n=256,k=256,tokens=8` as a shape and the tokens of each expert. Raises PerfModelError."""
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        if name not in KEYS:
-            raise PerfModelError("no such size", field="--shape", value=name, mend=did_you_mean(name, KEYS))
-        if not value.isdecimal() or int(value) < 1:
-            raise PerfModelError(f"{name} must be a whole number over 0", field="--shape", value=value)
-        sizes[name] = int(value)
-    if missing := [key for key in KEYS if key not in sizes]:
-        raise PerfModelError(f"{', '.join(missing)} missing", field="--shape", value=text, mend="Write experts=2,n=256,k=256,tokens=8.")
-    return Shape(sizes["experts"], sizes["n"], sizes["k"]), sizes["tokens"]
-
-
 def make_task(shape: str, format_id: str | None, kernel: str | None) -> Task:
     """A task of what a user wrote; the format is the kernel's where only a kernel is named. Raises PerfModelError."""
-    parsed, tokens = parse_shape(shape)
+    *sizes, tokens = parse_sizes(shape, ("experts", "n", "k", "tokens"))
+    parsed = Shape(*sizes)
     if format_id is not None and format_id not in FORMATS:
         raise PerfModelError("no kernel takes this format", field="--format", value=format_id, mend=did_you_mean(format_id, FORMATS))
     if kernel is None:

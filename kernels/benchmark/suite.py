@@ -66,14 +66,24 @@ def get_suite(name: str) -> Suite:
 
 
 def narrow(
-    suite: Suite, *, tokens: str | None = None, formats: Sequence[str] = (), all_tiles: bool | None = None, hold_s: float | None = None
+    suite: Suite,
+    *,
+    shape: str | None = None,
+    tokens: str | None = None,
+    formats: Sequence[str] = (),
+    all_tiles: bool | None = None,
+    hold_s: float | None = None,
 ) -> Suite:
-    """A suite with only these tokens per expert (`1,64`) and formats, and other choices; None leaves it as it is. Raises PerfModelError."""
+    """A suite with only this shape, these tokens per expert (`1,64`) and formats, and other choices; None leaves it as it is.
+
+    Raises PerfModelError for what cannot be read.
+    """
     for form in formats:
         if form not in FORMATS:
             raise PerfModelError("no kernel takes this format", field="--format", value=form, mend=did_you_mean(form, FORMATS))
     return replace(
         suite,
+        shapes=suite.shapes if shape is None else (Shape(*make.parse_sizes(shape, ("experts", "n", "k"))),),
         tokens=suite.tokens if tokens is None else _counts(tokens),
         formats=tuple(formats) or suite.formats,
         all_tiles=suite.all_tiles if all_tiles is None else all_tiles,

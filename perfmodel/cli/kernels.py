@@ -114,6 +114,7 @@ def run(
 
 def bench(
     suite: Annotated[str, typer.Option("--suite", help="quick (minutes, one shape) or full (every tile, three shapes).")] = "quick",
+    shape: Annotated[str | None, typer.Option("--shape", help="Only this shape: experts=16,n=4096,k=7168.")] = None,
     tokens: Annotated[str | None, typer.Option("--tokens", help="Only these tokens per expert: 1,64,512.")] = None,
     format_ids: Annotated[list[str] | None, typer.Option("--format", help="Only this format of ours. Repeatable.")] = None,
     all_tiles: Annotated[bool | None, typer.Option("--all-tiles/--one-tile", help="Time every tile that suits, or the table's.")] = None,
@@ -131,7 +132,7 @@ def bench(
     from perfmodel.kernels.benchmark.suite import get_suite, narrow, run
     from perfmodel.report import kernels as report
 
-    chosen = narrow(get_suite(suite), tokens=tokens, formats=format_ids or [], all_tiles=all_tiles, hold_s=hold)
+    chosen = narrow(get_suite(suite), shape=shape, tokens=tokens, formats=format_ids or [], all_tiles=all_tiles, hold_s=hold)
     writer = report.bench_writer(out) if out else None
     result = run(chosen, jobs=jobs or os.cpu_count() or 1, note=note)
     if out and writer:
