@@ -46,10 +46,13 @@ def grouped_gemm(load: Load, shape: GemmShape, machine: Machine, on: Causes) -> 
     menu = machine.tiles
     rows = None if menu.select == "best" else RULES[menu.select](shape.rule_pairs, shape.rule_experts, shape.rule_tokens, menu.m)
     best: GemmTime | None = None
-    for m in menu.m:
-        m_tiles = seen.tiles(m) if on.padding else load.pairs / m
-        for n in menu.n:
-            candidate = _one_tile(load, m_tiles, m, n, shape, machine, on)
+    m_tiles = {m: seen.tiles(m) if on.padding else load.pairs / m for m in menu.m}
+    for n in menu.n:
+        columns = np.ceil(shape.n / n) if on.padding else shape.n / n
+        memory = _weight_time(load, n, shape, machine, on)
+        for m in menu.m:
+            compute = compute_time(m_tiles[m] * columns, m, n, shape.k, machine, on)
+            candidate = _joined(compute, memory, machine, on)
             if rows is not None:
                 candidate = _masked(candidate, rows == m)
             best = candidate if best is None else _faster(best, candidate)
@@ -57,13 +60,15 @@ def grouped_gemm(load: Load, shape: GemmShape, machine: Machine, on: Causes) -> 
     return best
 
 
-def _one_tile(load: Load, m_tiles: Array, m: int, n: int, shape: GemmShape, machine: Machine, on: Causes) -> GemmTime:
-    """The grouped GEMM with output tiles of m tokens by n columns."""
-    columns = np.ceil(shape.n / n) if on.padding else shape.n / n
-    compute = compute_time(m_tiles * columns, m, n, shape.k, machine, on)
-    memory = np.zeros_like(compute)
-    if on.weights:
-        memory = memory_time(load.active * shape.n * shape.k, load.active * np.ceil(shape.n / n), n, shape.k, machine, on)
+def _weight_time(load: Load, n: int, shape: GemmShape, machine: Machine, on: Causes) -> Array:
+    """Seconds for the active experts' weights to come in strips of n columns."""
+    if not on.weights:
+        return np.zeros_like(load.active)
+    return memory_time(load.active * shape.n * shape.k, load.active * np.ceil(shape.n / n), n, shape.k, machine, on)
+
+
+def _joined(compute: Array, memory: Array, machine: Machine, on: Causes) -> GemmTime:
+    """Tiles and weights overlapping as far as the kernel lets them, with fill and drain."""
     if not on.scheduling:
         return GemmTime(compute, memory, np.maximum(compute, memory))
     return GemmTime(compute, memory, smooth_maximum(compute, memory, machine.overlap_exponent) + machine.gemm_latency)
