@@ -21,6 +21,7 @@ from perfmodel.kernels.ptx.memory import (
     store_shared,
     to_shared,
 )
+from perfmodel.kernels.ptx.shuffle import largest_of_warp
 from perfmodel.kernels.routing import COMBINE_THREADS, GATHER_THREADS, MAX_EXPERTS, ROUTE_THREADS, SORT_THREADS
 from perfmodel.kernels.variants import KernelSource
 
@@ -31,6 +32,7 @@ ALL_LANES = np.int32(-1)
 LOG2_E = F(1.4426950408889634)
 NONE = U(0xFFFFFFFF)
 """No expert."""
+WARP = U(32)
 SORT_WARPS = SORT_THREADS // 32
 
 
@@ -49,14 +51,6 @@ def sum_over_lanes(value):
 
 
 @cuda.jit(device=True, forceinline=True)
-def largest_over_lanes(value):
-    """The largest word of the warp, in every lane."""
-    for step in (16, 8, 4, 2, 1):
-        value = max(value, U(cuda.shfl_xor_sync(ALL_LANES, np.int32(value), step)))
-    return value
-
-
-@cuda.jit(device=True, forceinline=True)
 def sort_key(value):
     """A float as a word in the same order, 1 for NaN: 0 is left to mean "taken"."""
     bits = float_bits(value)
@@ -70,49 +64,55 @@ def key_float(key):
     return bits_float(U(key ^ U(0x80000000)) if key >> U(31) else U(~key))
 
 
+@cuda.jit(device=True, forceinline=True)
+def take_best(keys, lane, count):
+    """(expert, key) of the largest key, of equals the lowest expert; its key becomes 0. The warp takes part, each lane has the result."""
+    best = U(0)
+    for expert in range(lane, count, WARP):
+        best = max(best, load_shared(keys + U(expert) * U(4)))
+    largest = largest_of_warp(best)
+    lowest = U(0)
+    for expert in range(lane, count, WARP):
+        if load_shared(keys + U(expert) * U(4)) == largest and lowest == U(0):
+            lowest = U(NONE - U(expert))
+    winner = U(NONE - largest_of_warp(lowest))
+    if lane == U(0):
+        store_shared(keys + winner * U(4), U(0))
+    warp_sync()
+    return winner, largest
+
+
 def make_route(renormalise: bool) -> KernelSource:
-    """Softmax and top-k: each round the warp finds the largest key, of equals the lowest expert, and takes it out."""
+    """Softmax and top-k of a token by one warp, its keys in shared memory."""
     KEYS = ROUTE_THREADS // 32 * MAX_EXPERTS
 
     def route(logits, experts, weights, tokens, count, topk):
-        keys = cuda.shared.array(KEYS, types.uint32)
+        held = cuda.shared.array(KEYS, types.uint32)
         warp = U(cuda.threadIdx.x) >> U(5)
         lane = U(cuda.threadIdx.x) & U(31)
         token = U(cuda.blockIdx.x) * U(ROUTE_THREADS // 32) + warp
         if token < tokens:
-            mine = to_shared(array_address(keys)) + warp * U(4 * MAX_EXPERTS)
+            keys = to_shared(array_address(held)) + warp * U(4 * MAX_EXPERTS)
             best = U(0)
-            for expert in range(lane, count, U(32)):
+            for expert in range(lane, count, WARP):
                 key = sort_key(load_constant_f32(logits + (U64(token) * U64(count) + U64(expert)) * U64(4)))
-                store_shared(mine + U(expert) * U(4), key)
+                store_shared(keys + U(expert) * U(4), key)
                 best = max(best, key)
-            top = key_float(largest_over_lanes(best))
+            top = key_float(largest_of_warp(best))
             total = F(0)
-            for expert in range(lane, count, U(32)):
-                total += exp(key_float(load_shared(mine + U(expert) * U(4))) - top)
-            total = sum_over_lanes(total)
+            for expert in range(lane, count, WARP):
+                total += exp(key_float(load_shared(keys + U(expert) * U(4))) - top)
             chosen, weight = U(0), F(0)
+            warp_sync()
             for place in range(topk):
-                best = U(0)
-                for expert in range(lane, count, U(32)):
-                    best = max(best, load_shared(mine + U(expert) * U(4)))
-                largest = largest_over_lanes(best)
-                lowest = U(0)
-                for expert in range(lane, count, U(32)):
-                    if load_shared(mine + U(expert) * U(4)) == largest and lowest == U(0):
-                        lowest = NONE - U(expert)
-                winner = NONE - largest_over_lanes(lowest)
+                winner, key = take_best(keys, lane, count)
                 if lane == U(place):
-                    chosen, weight = winner, exp(key_float(largest) - top)
-                if lane == U(0):
-                    store_shared(mine + winner * U(4), U(0))
-                warp_sync()
-            if renormalise:
-                total = sum_over_lanes(weight)
+                    chosen, weight = winner, exp(key_float(key) - top)
+            total = sum_over_lanes(weight if renormalise else total)
             if lane < topk:
-                place_bytes = (U64(token) * U64(topk) + U64(lane)) * U64(4)
-                store_global(experts + place_bytes, chosen)
-                store_global_f32(weights + place_bytes, weight / total)
+                at = (U64(token) * U64(topk) + U64(lane)) * U64(4)
+                store_global(experts + at, chosen)
+                store_global_f32(weights + at, weight / total)
 
     signature = (types.uint64,) * 3 + (types.uint32,) * 3
     return KernelSource(route, signature, ROUTE_THREADS, 0, (ROUTE_THREADS, 1))
@@ -123,6 +123,13 @@ def expert_of(experts, pair, end, count):
     """The expert of a pair, NONE beyond the last pair and for experts that are not there."""
     expert = load_constant(experts + U64(pair) * U64(4)) if pair < end else NONE
     return expert if expert < count else NONE
+
+
+@cuda.jit(device=True, forceinline=True)
+def four_experts(experts, pair, end, count):
+    """Experts of a lane's pairs in four rounds of 32."""
+    e0, e1 = expert_of(experts, pair, end, count), expert_of(experts, pair + WARP, end, count)
+    return e0, e1, expert_of(experts, pair + U(64), end, count), expert_of(experts, pair + U(96), end, count)
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -205,25 +212,20 @@ def make_sort() -> KernelSource:
         stop = min(begin + run, end)
         table = tables + warp * U(4 * MAX_EXPERTS)
         for first in range(begin, stop, U(128)):
-            pair = U(first) + lane
-            e0, e1 = expert_of(experts, pair, stop, count), expert_of(experts, pair + U(32), stop, count)
-            e2, e3 = expert_of(experts, pair + U(64), stop, count), expert_of(experts, pair + U(96), stop, count)
-            for expert in (e0, e1, e2, e3):
+            for expert in four_experts(experts, U(first) + lane, stop, count):
                 claim(table, expert, lane)
         cuda.syncthreads()
         start_experts(tables, tables + U(4 * SORT_WARPS * MAX_EXPERTS), offsets, count)
         for first in range(begin, stop, U(128)):
             pair = U(first) + lane
-            e0, e1 = expert_of(experts, pair, stop, count), expert_of(experts, pair + U(32), stop, count)
-            e2, e3 = expert_of(experts, pair + U(64), stop, count), expert_of(experts, pair + U(96), stop, count)
-            for expert in (e0, e1, e2, e3):
+            for expert in four_experts(experts, pair, stop, count):
                 place = claim(table, expert, lane)
                 if expert != NONE:
                     store_global(pairs + U64(place) * U64(4), pair)
                     store_global(rows + U64(place) * U64(4), pair // topk)
                     store_global_f32(factors + U64(place) * U64(4), load_constant_f32(weights + U64(pair) * U64(4)))
                     store_global(places + U64(pair) * U64(4), place)
-                pair += U(32)
+                pair += WARP
 
     signature = (types.uint64,) * 7 + (types.uint32,) * 3
     return KernelSource(sort, signature, SORT_THREADS, shared_bytes, (SORT_THREADS, 1))

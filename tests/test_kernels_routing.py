@@ -27,7 +27,7 @@ class RoutingMachine(Machine):
         if statement.opcode == "bar.warp.sync":
             group.counter[here] += 1
             return
-        if statement.opcode.split(".")[0] in ("shfl", "match"):  # lanes wait here for the others
+        if statement.opcode.split(".")[0] in ("shfl", "match", "redux"):  # lanes wait here for the others
             arrived = group.counter == group.counter[here][0]
             group.waiting = here | group.waiting if not arrived.all() else np.zeros_like(here)
             if not arrived.all():
@@ -37,7 +37,7 @@ class RoutingMachine(Machine):
 
     def _perform(self, kind, group, statement, act):
         opcode, operands = statement.opcode, statement.operands
-        known = {"shfl": self._shuffle, "match": self._match, "popc": self._count}.get(kind)
+        known = {"shfl": self._shuffle, "match": self._match, "redux": self._largest, "popc": self._count}.get(kind)
         if opcode == "setp.num.f32":
             value = np.broadcast_to(self._value(group, operands[1]), act.shape).astype(np.uint32).view(np.float32)
             self._assign(group, operands[0], [~np.isnan(value)], act)
@@ -60,6 +60,10 @@ class RoutingMachine(Machine):
         lane = np.arange(32)
         source = lane ^ step if ".bfly." in opcode else lane - step
         return np.where(source >= 0, lanes[source], lanes)
+
+    @staticmethod
+    def _largest(opcode, operands):
+        return np.broadcast_to(np.broadcast_to(operands[0], 32).max(), 32)
 
     @staticmethod
     def _match(opcode, operands):
