@@ -148,10 +148,39 @@ def claim(table, expert, lane):
 
 
 @cuda.jit(device=True, forceinline=True)
+def scan_experts(starts, offsets, count):
+    """Turn the sums at `starts` into the sums of all experts before, there and in `offsets`; the first warp does it.
+
+    A lane adds up a run of experts, a scan over the lanes gives the starts of the runs.
+    """
+    lane = U(cuda.threadIdx.x)
+    if lane < WARP:
+        run = (count + U(31)) // WARP
+        begin = min(lane * run, count)
+        end = min(begin + run, count)
+        total = U(0)
+        for expert in range(begin, end):
+            total += load_shared(starts + U(expert) * U(4))
+        before = total
+        for step in (U(1), U(2), U(4), U(8), U(16)):
+            other = U(cuda.shfl_up_sync(ALL_LANES, np.int32(before), step))
+            if lane >= step:
+                before += other
+        at = before - total
+        for expert in range(begin, end):
+            found = load_shared(starts + U(expert) * U(4))
+            store_shared(starts + U(expert) * U(4), at)
+            store_global(offsets + U64(expert) * U64(4), at)
+            at += found
+        if lane == U(31):
+            store_global(offsets + U64(count) * U64(4), before)
+
+
+@cuda.jit(device=True, forceinline=True)
 def start_experts(tables, starts, offsets, count):
     """From the counts of every warp and expert to the place at which each warp's pairs of each expert begin; `offsets` on the way.
 
-    All threads of the CTA call it. A lane of the first warp adds up a run of experts, a scan over the lanes gives the starts of the runs.
+    All threads of the CTA call it.
     """
     thread = U(cuda.threadIdx.x)
     if thread < count:
@@ -163,26 +192,7 @@ def start_experts(tables, starts, offsets, count):
             total += found
         store_shared(starts + thread * U(4), total)
     cuda.syncthreads()
-    if thread < U(32):
-        run = (count + U(31)) // U(32)
-        begin = min(thread * run, count)
-        end = min(begin + run, count)
-        total = U(0)
-        for expert in range(begin, end):
-            total += load_shared(starts + U(expert) * U(4))
-        before = total
-        for step in (U(1), U(2), U(4), U(8), U(16)):
-            other = U(cuda.shfl_up_sync(ALL_LANES, np.int32(before), step))
-            if thread >= step:
-                before += other
-        at = before - total
-        for expert in range(begin, end):
-            found = load_shared(starts + U(expert) * U(4))
-            store_shared(starts + U(expert) * U(4), at)
-            store_global(offsets + U64(expert) * U64(4), at)
-            at += found
-        if thread == U(31):
-            store_global(offsets + U64(count) * U64(4), before)
+    scan_experts(starts, offsets, count)
     cuda.syncthreads()
     if thread < count:
         for warp in range(SORT_WARPS):
