@@ -53,7 +53,7 @@ DONE = np.iinfo(np.int64).max
 def _whole_warps(act: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which warps take part in an instruction of whole warps. Raises EmulationError where some lanes do and some do not."""
     lanes = act.reshape(-1, 32)
-    warps: NDArray[np.bool_] = lanes.any(axis=1)
+    warps: NDArray[np.bool_] = np.asarray(lanes.any(axis=1))
     if np.any(warps != lanes.all(axis=1)):
         raise EmulationError("a lane of the warp is missing")
     return warps
