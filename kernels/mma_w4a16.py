@@ -73,6 +73,11 @@ class Config:
         return ROWS * 32 + ROWS * 2 * SCALE_WORDS[self.format]
 
     @property
+    def crowded(self) -> bool:
+        """Whether addresses are made anew at each use, since sums need the registers."""
+        return self.columns >= 64 or self.format in GROUPED
+
+    @property
     def stage_tiles(self) -> int:
         """Tiles of 64 of K in a stage."""
         return self.splits * self.tiles

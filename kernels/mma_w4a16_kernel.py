@@ -12,18 +12,19 @@ from numba import cuda, types  # isort: skip
 
 from perfmodel.kernels.layouts import MXFP4_WINDOW
 from perfmodel.kernels.mma_tile import join_sums, keep_rolled
-from perfmodel.kernels.mma_w4a16 import GROUPED, NUMBERS, POINTERS, ROWS, SCALE_WORDS, TILE_K, Config
+from perfmodel.kernels.mma_w4a16 import GROUPED, NUMBERS, POINTERS, TILE_K, Config
+from perfmodel.kernels.mma_w4a16_epilogue import make_finish
 from perfmodel.kernels.mma_w4a16_parts import (
-    ALIGNMENT,
-    Plan,
     make_copy_stage,
-    make_finish,
+    make_lane_offsets,
     make_lane_parts,
     make_load,
-    make_note_rows,
+    make_sources,
     make_step,
     make_step_grouped,
+    make_take_tile,
 )
+from perfmodel.kernels.mma_w4a16_plan import ALIGNMENT, Plan
 from perfmodel.kernels.ptx.bulk import copy_commit, copy_wait
 from perfmodel.kernels.ptx.memory import (
     array_address,
@@ -31,12 +32,10 @@ from perfmodel.kernels.ptx.memory import (
     load_constant_f32,
     load_shared,
     load_shared_x4,
-    store_shared,
-    store_shared_x4,
     to_shared,
 )
 from perfmodel.kernels.ptx.registers import zeros
-from perfmodel.kernels.schedule import build_table, find_expert, first_tile, offset_of
+from perfmodel.kernels.schedule import build_table, first_tile
 
 U = np.uint32
 U64 = np.uint64
@@ -48,16 +47,11 @@ REST = np.float32(2.0**-MXFP4_WINDOW.binades)
 def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], int]:
     """The kernel function of a configuration, its numba signature, its bytes of shared memory."""
     plan = Plan(config)
-    note_rows, lane_parts = make_note_rows(config, plan), make_lane_parts(config)
+    take_tile, sources = make_take_tile(config, plan), make_sources(config)
     main_loop, rest_loop, finish = _main_loop(config, plan), _rest_loop(config, plan), make_finish(config, plan)
-    COLUMNS, ROW_WARPS, PLACE = U(config.columns), U(config.row_warps), U(plan.place)
-    TILE, WARP_CODES, WARP_SCALES = U(config.tile_bytes), U(512 * config.blocks), U(32 * SCALE_WORDS[config.format] * config.blocks)
-    SCALES, LANE_SCALES = U(ROWS * 32), U(4 * SCALE_WORDS[config.format])
-    grouped = config.format in GROUPED
-    GROUP_ROW, GROUP = U(64 * config.blocks), U(4 * ROWS)
-    halves = U(2 if config.short_groups else 1)
-    has_rest = config.rest
     zero, join = zeros(config.blocks * config.columns // 2), join_sums(config.blocks * config.columns // 2)
+    COLUMNS, ROW_WARPS, PLACE = U(config.columns), U(config.row_warps), U(plan.place)
+    has_rest = config.rest
 
     def kernel(
         x, weights, group_scales, alphas, offsets, out, x_rows, out_rows, factors, rest_tiles, rest_start, rest_k_tile,
@@ -66,39 +60,16 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
         shared = cuda.shared.array(0, types.uint8)
         base = U((to_shared(array_address(shared)) + U(ALIGNMENT - 1)) & U(0x100000000 - ALIGNMENT))
         build_table(base, offsets, experts, COLUMNS)
-        thread = U(cuda.threadIdx.x)
-        lane = U(thread & U(31))
-        split = U((thread >> U(5)) // ROW_WARPS)
-        warp = U((thread >> U(5)) % ROW_WARPS)
-        row, piece = lane_parts(lane)
+        split = U((cuda.threadIdx.x >> U(5)) // ROW_WARPS)
         k_tiles = U((k + U(TILE_K - 1)) // U(TILE_K))
-        in_tile = U(warp * WARP_CODES + lane * U(16))
-        scales_in_tile = U(SCALES + warp * WARP_SCALES + (lane >> U(2)) * LANE_SCALES)
         tile = U(cuda.blockIdx.x)
         while tile < U(first_tile(base, experts) * row_tiles):
-            token_tile = U(tile // row_tiles)
-            strip = U(tile - token_tile * row_tiles)
-            expert = find_expert(base, experts, token_tile)
-            start = U(offset_of(offsets, expert) + (token_tile - first_tile(base, expert)) * COLUMNS)
-            count = min(U(offset_of(offsets, expert + U(1)) - start), COLUMNS)
-            cuda.syncthreads()  # the last tile's rows and output have been read
-            if thread == U(0):
-                store_shared_x4(base + PLACE, (expert, strip, start, count))
-                store_shared(base + PLACE + U(16), tile)
-            note_rows(base, start, count, (x, k), x_rows, out_rows, factors)
-            cuda.syncthreads()
-            place = expert * row_tiles + strip
-            strip_weights = weights + U64(place) * U64(k_tiles) * U64(TILE)
-            codes = strip_weights + U64(in_tile)
-            if grouped:
-                groups = ((k_tiles - U(1)) >> group_shift) * halves + halves
-                scales = group_scales + U64(place) * U64(groups) * U64(GROUP) + U64(warp * GROUP_ROW + (lane >> U(2)) * U(4))
-            else:
-                scales = strip_weights + U64(scales_in_tile)
+            place, count = take_tile(base, tile, (offsets, experts, row_tiles), (x, k), (x_rows, out_rows, factors))
+            codes, scales = sources(weights, group_scales, place, k_tiles, group_shift)
             if has_rest:
-                rest = (rest_tiles + U64(in_tile), rest_tiles + U64(scales_in_tile), rest_start + U64(place) * U64(4), rest_k_tile)
-                rest_sums = rest_loop(zero(), rest, k, count, base, split, row, piece)
-            d = main_loop(zero(), (codes, scales, U(k_tiles - U(1)), group_shift), k, count, base, split, row, piece)
+                rest = (rest_tiles, rest_start + U64(place) * U64(4), rest_k_tile)
+                rest_sums = rest_loop(zero(), rest, k, count, base, split)
+            d = main_loop(zero(), (codes, scales, U(k_tiles - U(1)), group_shift), k, count, base, split)
             expert, strip, start, count = load_shared_x4(base + PLACE)  # noted, so that they take no registers in the main loop
             alpha = load_constant_f32(alphas + U64(expert) * U64(4))
             if has_rest:  # alpha and the factor of the rest first: apart, either would leave the range of single precision
@@ -118,6 +89,7 @@ def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
     """
     copy_stage, load = make_copy_stage(config, plan), make_load(config)
     step = make_step_grouped(config) if config.format in GROUPED else make_step(config)
+    lane_parts = make_lane_parts(config, plan)
     WORK, STAGE, TILE = U(plan.work), U(plan.stage), U(plan.tile)
     STAGES, SPLITS, STAGE_TILES = U(config.stages), U(config.splits), U(config.stage_tiles)
     ahead, pending, one = config.stages - 1, config.stages - 2, config.tiles == 1
@@ -136,25 +108,26 @@ def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
         return U(stage + U(1)) if U(stage + U(1)) < STAGES else U(0)
 
     @cuda.jit(device=True, forceinline=True)
-    def main_loop(d, weights, k, count, base, split, row, piece):
+    def main_loop(d, weights, k, count, base, split):
         k_tiles = U(weights[2] + U(1))
         for early in range(ahead):
             copy_stage(base, base + WORK + U(early) * STAGE, k, count, U(early) * STAGE_TILES)
             copy_commit()
         near = load(weights, split)
         far = load(weights, U(split + FAR))
-        lane = U(base + WORK + split * TILE + row)
         stage = U(0)
         tile = U(0)
         while tile < k_tiles:
             tile = keep_rolled(tile)
-            at = U(lane + stage * STAGE)
+            row, piece = lane_parts()
+            at = U(base + stage * STAGE + row)
             stage = next_stage(base, k, count, k_tiles, tile, stage)
             d = step(d, near, at, piece)
             near = load(weights, U(tile + TURN + split))
             if one:
                 if U(tile + FAR) < k_tiles:
-                    at = U(lane + stage * STAGE)
+                    row, piece = lane_parts()
+                    at = U(base + stage * STAGE + row)
                     stage = next_stage(base, k, count, k_tiles, U(tile + FAR), stage)
                     d = step(d, far, at, piece)
             else:
@@ -170,19 +143,22 @@ def _rest_loop(config: Config, plan: Plan) -> Callable[..., Any]:
     """Device function: d plus the products of a rest (`levels`), one tile after the other, since it is rare and short."""
     copy_stage, load = make_copy_stage(config, plan), make_load(config)
     step = make_step_grouped(config) if config.format in GROUPED else make_step(config)
+    lane_offsets, lane_parts = make_lane_offsets(config), make_lane_parts(config, plan)
     WORK, TILE = U(plan.work), U64(config.tile_bytes)
 
     @cuda.jit(device=True, forceinline=True)
-    def rest_loop(d, rest, k, count, base, split, row, piece):
-        codes, scales, start, k_tile = rest
+    def rest_loop(d, rest, k, count, base, split):
+        tiles, start, k_tile = rest
+        to_codes, to_scales = lane_offsets(U(cuda.threadIdx.x))
         for i in range(load_constant(start), load_constant(start + U64(4))):
             copy_stage(base, base + WORK, k, count, load_constant(k_tile + U64(i) * U64(4)))
             copy_commit()
             copy_wait(0)
             cuda.syncthreads()
             if split == U(0):
-                tile = (codes + U64(i) * TILE, scales + U64(i) * TILE, U(0), U(0))
-                d = step(d, load(tile, U(0)), base + WORK + row, piece)
+                tile = tiles + U64(i) * TILE
+                row, piece = lane_parts()
+                d = step(d, load((tile + U64(to_codes), tile + U64(to_scales), U(0), U(0)), U(0)), U(base + row), piece)
             cuda.syncthreads()
         return d
 

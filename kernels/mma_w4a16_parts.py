@@ -1,9 +1,8 @@
-"""Parts of the device code of `mma_w4a16`: where things lie in shared memory, copies of activations, loads and products of packed tiles."""
+"""Parts of the device code of `mma_w4a16`: which tile it is, copies of activations, loads and products of packed tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from perfmodel.kernels import compat  # noqa: F401  (before numba.cuda)
@@ -12,108 +11,108 @@ import numpy as np  # isort: skip
 from numba import cuda  # isort: skip
 
 from perfmodel.kernels.dequant_ampere import FRAGMENTS, HALVES, PARTIAL_SCALES
-from perfmodel.kernels.mma_tile import ROW_BYTES, add_partial, hand_over, multiply, multiply_folded, opaque, store_partial
+from perfmodel.kernels.mma_tile import ROW_BYTES, multiply, multiply_folded, opaque
 from perfmodel.kernels.mma_w4a16 import GROUPED, ROWS, SCALE_WORDS, TILE_K, Config
+from perfmodel.kernels.mma_w4a16_plan import Plan
 from perfmodel.kernels.ptx.bulk import copy_async_16_of
 from perfmodel.kernels.ptx.memory import (
     load_constant,
     load_constant_f32,
     load_constant_x2,
     load_once_x4,
-    load_shared,
     load_shared_x2,
-    load_shared_x4,
-    store_global_x4,
     store_shared,
     store_shared_f32,
     store_shared_x2,
+    store_shared_x4,
 )
-from perfmodel.kernels.schedule import TABLE_BYTES
+from perfmodel.kernels.schedule import find_expert, first_tile, offset_of
 
 U = np.uint32
 U64 = np.uint64
-ALIGNMENT = 128
-"""Of what lies in shared memory."""
-PADDING = 16
-"""Bytes between the rows of the output in shared memory: eight rows then lie in different banks."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Where things lie in shared memory, in bytes from its start."""
+def make_lane_parts(config: Config, plan: Plan) -> Callable[..., Any]:
+    """Device function: bytes from the start of shared memory to a lane's row of its warp's first tile of a stage, and swizzled piece there.
 
-    config: Config
-
-    @property
-    def tile(self) -> int:
-        """Of activations: 64 of K of all tokens."""
-        return self.config.columns * ROW_BYTES
-
-    @property
-    def stage(self) -> int:
-        """Bytes of a stage."""
-        return self.config.stage_tiles * self.tile
-
-    @property
-    def place(self) -> int:
-        """The tile of the CTA: expert, strip of weight rows, first token, tokens; its number."""
-        return TABLE_BYTES
-
-    @property
-    def x_rows(self) -> int:
-        """Address of the activations of each token, 64 bits."""
-        return self.place + 32
-
-    @property
-    def out_rows(self) -> int:
-        """Row of the output of each token."""
-        return self.x_rows + 8 * self.config.columns
-
-    @property
-    def factors(self) -> int:
-        """Routing weight of each token."""
-        return self.out_rows + 4 * self.config.columns
-
-    @property
-    def work(self) -> int:
-        """The stages; after the main loop partial sums, then the output."""
-        return -(-(self.factors + 4 * self.config.columns) // ALIGNMENT) * ALIGNMENT
-
-    @property
-    def sums(self) -> int:
-        """Of d in one warp, 128 bytes a register."""
-        return self.config.blocks * self.config.columns // 2 * 128
-
-    @property
-    def output(self) -> int:
-        """The finished rows of the output, behind the partial sums."""
-        return self.work + (self.config.splits - 1) * self.config.row_warps * self.sums
-
-    @property
-    def pitch(self) -> int:
-        """From one row of the output to the next."""
-        return self.config.features * 2 + PADDING
-
-    @property
-    def bytes(self) -> int:
-        """All of it, and room to align the start."""
-        work = max(self.work + self.config.stages * self.stage, self.output + self.config.columns * self.pitch)
-        return work + ALIGNMENT
-
-
-def make_lane_parts(config: Config) -> Callable[..., Any]:
-    """Device function of `mma_tile.matrix_lane`."""
-    ROW, eight = U(ROW_BYTES), config.columns == 8
+    See `mma_tile.matrix_lane`.
+    """
+    WORK, TILE, WARPS = U(plan.work), U(plan.tile), U(config.row_warps)
+    eight, crowded = config.columns == 8, config.crowded
 
     @cuda.jit(device=True, forceinline=True)
-    def lane_parts(lane):
-        inside = lane & U(7)
-        matrix = lane >> U(3)
+    def lane_parts():
+        thread = opaque(U(cuda.threadIdx.x)) if crowded else U(cuda.threadIdx.x)
+        first = U(WORK + (thread >> U(5)) // WARPS * TILE)
+        inside = U(thread & U(7))
+        matrix = U((thread >> U(3)) & U(3))
         if eight:
-            return inside * ROW, (matrix ^ inside) * U(16)
-        return ((matrix >> U(1)) * U(8) + inside) * ROW, ((matrix & U(1)) ^ inside) * U(16)
+            return U(first + inside * U(ROW_BYTES)), U((matrix ^ inside) * U(16))
+        return U(first + ((matrix >> U(1)) * U(8) + inside) * U(ROW_BYTES)), U(((matrix & U(1)) ^ inside) * U(16))
 
     return lane_parts
+
+
+def make_lane_offsets(config: Config) -> Callable[..., Any]:
+    """Device function: bytes from the start of a packed tile to a lane's codes and to its scales."""
+    words = SCALE_WORDS[config.format]
+    CODES, SCALES = U(512 * config.blocks), U(32 * words * config.blocks)
+    FIRST, LANE, WARPS = U(ROWS * 32), U(4 * words), U(config.row_warps)
+
+    @cuda.jit(device=True, forceinline=True)
+    def lane_offsets(thread):
+        warp = U((thread >> U(5)) % WARPS)
+        lane = U(thread & U(31))
+        return U(warp * CODES + lane * U(16)), U(FIRST + warp * SCALES + (lane >> U(2)) * LANE)
+
+    return lane_offsets
+
+
+def make_sources(config: Config) -> Callable[..., Any]:
+    """Device function: where a lane finds its codes and scales of a strip of weights (`place` = expert x strips + strip)."""
+    lane_offsets, grouped = make_lane_offsets(config), config.format in GROUPED
+    TILE, GROUP, WARP_GROUP = U64(config.tile_bytes), U64(4 * ROWS), U(64 * config.blocks)
+    parts, WARPS = U(2 if config.short_groups else 1), U(config.row_warps)
+
+    @cuda.jit(device=True, forceinline=True)
+    def sources(weights, group_scales, place, k_tiles, group_shift):
+        thread = opaque(U(cuda.threadIdx.x))  # made anew for each tile
+        strip = weights + U64(place) * U64(k_tiles) * TILE
+        to_codes, to_scales = lane_offsets(thread)
+        if grouped:
+            groups = U(((k_tiles - U(1)) >> group_shift) * parts + parts)
+            to_group = U((thread >> U(5)) % WARPS * WARP_GROUP + ((thread & U(31)) >> U(2)) * U(4))
+            return strip + U64(to_codes), group_scales + U64(place) * U64(groups) * GROUP + U64(to_group)
+        return strip + U64(to_codes), strip + U64(to_scales)
+
+    return sources
+
+
+def make_take_tile(config: Config, plan: Plan) -> Callable[..., Any]:
+    """Device function: find out what tile `tile` is, and note it in shared memory. Returns (expert x strips + strip, tokens).
+
+    All threads call. What the last tile left in shared memory must no longer be needed by the caller; here they wait for the others.
+    """
+    note_rows = make_note_rows(config, plan)
+    COLUMNS, PLACE = U(config.columns), U(plan.place)
+
+    @cuda.jit(device=True, forceinline=True)
+    def take_tile(base, tile, schedule, source, rows):
+        offsets, experts, row_tiles = schedule
+        token_tile = U(tile // row_tiles)
+        strip = U(tile - token_tile * row_tiles)
+        expert = find_expert(base, experts, token_tile)
+        start = U(offset_of(offsets, expert) + (token_tile - first_tile(base, expert)) * COLUMNS)
+        count = min(U(offset_of(offsets, expert + U(1)) - start), COLUMNS)
+        cuda.syncthreads()
+        if cuda.threadIdx.x == U(0):
+            store_shared_x4(base + PLACE, (expert, strip, start, count))
+            store_shared(base + PLACE + U(16), tile)
+        note_rows(base, start, count, source, rows)
+        cuda.syncthreads()
+        return U(expert * row_tiles + strip), count
+
+    return take_tile
 
 
 def make_note_rows(config: Config, plan: Plan) -> Callable[..., Any]:
@@ -122,10 +121,11 @@ def make_note_rows(config: Config, plan: Plan) -> Callable[..., Any]:
     X_ROWS, OUT_ROWS, FACTORS = U(plan.x_rows), U(plan.out_rows), U(plan.factors)
 
     @cuda.jit(device=True, forceinline=True)
-    def note_rows(base, start, count, source, x_rows, out_rows, factors):
+    def note_rows(base, start, count, source, rows):
         token = U(cuda.threadIdx.x)
         if token < COLUMNS:
             x, k = source
+            x_rows, out_rows, factors = rows
             row = U(start + token) if token < count else start  # beyond the last token nothing is read, but addresses are made
             x_row = load_constant(x_rows + U64(row) * U64(4)) if gather else row
             address = x + U64(x_row) * U64(k) * U64(2)
@@ -150,7 +150,7 @@ def make_copy_stage(config: Config, plan: Plan) -> Callable[..., Any]:
         )
     PER_TOKEN, TOKENS, TILE, X_ROWS = U(per_token), U(tokens), U(plan.tile), U(plan.x_rows)
     turns = max(config.columns // tokens, 1)
-    crowded = config.columns >= 64  # addresses made anew for each stage, so that accumulators have the registers
+    crowded = config.crowded
     COPIERS, surplus = U(config.columns * per_token), tokens > config.columns
     NEXT_ROW, NEXT_TARGET = U(8 * tokens), U(ROW_BYTES * tokens)
 
@@ -249,55 +249,3 @@ def make_step_grouped(config: Config) -> Callable[..., Any]:
         return multiply(d, fragments(loaded[0], loaded[1]), row, piece, scales_of(loaded[1]))
 
     return step
-
-
-def make_finish(config: Config, plan: Plan) -> Callable[..., Any]:
-    """Device function: adds the sums of the groups of warps, and stores the tile's rows of the output, 16 bytes a thread and turn."""
-    count_of = config.blocks * config.columns // 2
-    store_sum, add_sum = store_partial(count_of), add_partial(count_of)
-    hand = hand_over(config.columns, config.blocks, plan.pitch, config.epilogue)
-    splits, per_token = config.splits, config.features // 8
-    turns = -(-config.columns * per_token // config.threads)
-    WORK, SUMS, GROUP_SUMS, OUTPUT = U(plan.work), U(plan.sums), U(plan.sums * config.row_warps), U(plan.output)
-    PITCH, WARP_FEATURES, FACTORS, OUT_ROWS = U(plan.pitch), U(2 * config.features // config.row_warps), U(plan.factors), U(plan.out_rows)
-    THREADS, ROW_WARPS, PER_TOKEN, FEATURES = U(config.threads), U(config.row_warps), U(per_token), U(config.features)
-    fused, scatter = config.epilogue == "swiglu", config.epilogue == "scatter"
-
-    @cuda.jit(device=True, forceinline=True)
-    def finish(d, alpha, target, base):
-        out, n, strip, start, count = target
-        thread = opaque(U(cuda.threadIdx.x))
-        lane = U(thread & U(31))
-        split = U((thread >> U(5)) // ROW_WARPS)
-        warp = U((thread >> U(5)) % ROW_WARPS)
-        cuda.syncthreads()  # the last stage has been read
-        if splits > 1:
-            mine = base + WORK + warp * SUMS + lane * U(4)
-            if split > U(0):
-                store_sum(d, mine + (split - U(1)) * GROUP_SUMS)
-            cuda.syncthreads()
-            if split == U(0):
-                for other in range(splits - 1):
-                    d = add_sum(d, mine + U(other) * GROUP_SUMS)
-        if split == U(0):
-            hand(
-                d,
-                alpha,
-                base + OUTPUT + (lane >> U(2)) * PITCH + warp * WARP_FEATURES + (lane & U(3)) * U(4),
-                base + FACTORS + (lane & U(3)) * U(8),
-            )
-        cuda.syncthreads()
-        width = U(n >> U(1)) if fused else n
-        for turn in range(turns):
-            piece = U(thread + U(turn) * THREADS)
-            token = U(piece // PER_TOKEN)
-            part = U(piece % PER_TOKEN)
-            feature = U(strip * FEATURES + part * U(8))
-            if (token < count) & (feature < width):
-                row = U(start + token)
-                if scatter:
-                    row = load_shared(base + OUT_ROWS + token * U(4))
-                words = load_shared_x4(base + OUTPUT + token * PITCH + part * U(16))
-                store_global_x4(out + (U64(row) * U64(width) + U64(feature)) * U64(2), words)
-
-    return finish
