@@ -1,0 +1,68 @@
+"""Grouped GEMM for few tokens of each expert, MXFP4 or NVFP4 weights and bf16 activations: y[t] = alpha[e] W[e] x[t].
+
+As in `mma_w4a16` the weights are the M operand of `mma.sync` and go from global memory straight into registers. But here nothing waits:
+there is no shared memory and no barrier before the end. Each lane reads the activations that its fragment wants, 4 bytes at a time, from
+the rows of x itself, which stay in L1 while the warps of a CTA go along K together; lanes of tokens that are not there read the first token
+once more, which costs nothing. A CTA takes 128 weight rows x `columns` tokens, its warps share out rows and K, and their sums meet at the end.
+
+What the speed rests on: 64 registers for 8 tokens, so that an SM holds 32 warps with 2 KB of weights under way each, and one CTA for each
+tile, so that the GPU evens out what SMs have to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from perfmodel.kernels import mma_w4a16
+from perfmodel.kernels.mma_w4a16 import EPILOGUES
+from perfmodel.kernels.variants import ARCHITECTURES, KernelSource, Variant
+
+POINTERS = ("x", "weights", "alphas", "offsets", "out", "x_rows", "out_rows", "factors")
+NUMBERS = ("experts", "n", "k", "row_tiles")
+PARAMETERS = POINTERS + NUMBERS
+"""Of every kernel: addresses, 64 bits each, then numbers of 32 bits."""
+
+
+@dataclass(frozen=True)
+class Config(mma_w4a16.Config):
+    """Choices of one variant; `tiles` is how many packed tiles of 64 of K each warp has in registers, 1 or 2."""
+
+    @property
+    def name(self) -> str:
+        """Such as numba-decode-mxfp4-w4a16-n8-swiglu-gather."""
+        return super().name.replace("numba-mma", "numba-decode")
+
+
+def build(config: Config) -> KernelSource:
+    """The kernel of a configuration. Arguments as PARAMETERS names them, 0 where there is nothing; what they are: `mma_w4a16.build`.
+
+    The grid needs a CTA for each tile: 128 weight rows x `columns` tokens of one expert. CTAs beyond the last tile end at once.
+    """
+    from perfmodel.kernels.decode_kernel import make_kernel
+
+    function, signature, shared_bytes = make_kernel(config)
+    return KernelSource(function, signature, config.threads, shared_bytes, (config.threads, config.least_ctas))
+
+
+SHAPES: dict[str, tuple[dict[str, int], ...]] = {
+    "mxfp4-w4a16": (
+        {"columns": 8, "blocks": 4, "splits": 4, "tiles": 1, "least_ctas": 4},
+        {"columns": 16, "blocks": 4, "splits": 4, "tiles": 2, "least_ctas": 2},
+    ),
+    "nvfp4-w4a16": (
+        {"columns": 8, "blocks": 2, "splits": 2, "tiles": 2, "least_ctas": 4},
+        {"columns": 16, "blocks": 4, "splits": 4, "tiles": 2, "least_ctas": 2},
+    ),
+}
+"""The tiles of each format: with the registers that least_ctas leaves, none spills."""
+CONFIGS = tuple(
+    Config(form, **(shape | choices))  # type: ignore[arg-type]
+    for form, shapes in SHAPES.items()
+    for choices in EPILOGUES
+    for shape in shapes
+)
+VARIANTS = tuple(
+    Variant(config.name, "decode", (config.format,), ARCHITECTURES, "perfmodel.kernels.reference:grouped_gemm", partial(build, config))
+    for config in CONFIGS
+)

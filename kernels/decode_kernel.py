@@ -1,0 +1,173 @@
+"""The device code of `decode`: from tile to CTA, and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from perfmodel.kernels import compat  # noqa: F401  (before numba.cuda)
+
+import numpy as np  # isort: skip
+from numba import cuda, types  # isort: skip
+
+from perfmodel.kernels import mma_w4a16_plan
+from perfmodel.kernels.decode import NUMBERS, POINTERS, Config
+from perfmodel.kernels.decode_loop import make_main_loop
+from perfmodel.kernels.mma_w4a16 import ROWS, SCALE_WORDS, TILE_K
+from perfmodel.kernels.mma_w4a16_epilogue import make_finish
+from perfmodel.kernels.mma_w4a16_plan import ALIGNMENT
+from perfmodel.kernels.ptx.memory import (
+    array_address,
+    load_constant,
+    load_constant_f32,
+    load_shared_x4,
+    store_shared,
+    store_shared_f32,
+    store_shared_x4,
+    to_shared,
+)
+from perfmodel.kernels.ptx.shuffle import shuffle
+from perfmodel.kernels.schedule import offset_of
+
+U = np.uint32
+U64 = np.uint64
+ALL_LANES = np.int32(-1)
+WARP = U(32)
+
+
+@dataclass(frozen=True)
+class Plan(mma_w4a16_plan.Plan):
+    """Shared memory without stages: rows and factors of the output's tokens, partial sums, the finished rows."""
+
+    @property
+    def place(self) -> int:
+        """The tile of the CTA: expert, strip of weight rows, first token, tokens."""
+        return 0
+
+    @property
+    def out_rows(self) -> int:
+        """Row of the output of each token."""
+        return self.place + 16
+
+    @property
+    def bytes(self) -> int:
+        """All of it, and room to align the start."""
+        return self.output + self.config.columns * self.pitch + ALIGNMENT
+
+
+def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], int]:
+    """The kernel function of a configuration, its numba signature, its bytes of shared memory."""
+    plan = Plan(config)
+    find_tile, main_loop, finish = make_find_tile(config.columns), make_main_loop(config), make_finish(config, plan)
+    note_rows, lane_offsets, token_pointers = make_note_rows(config, plan), make_lane_offsets(config), make_token_pointers(config)
+    ROW_WARPS, TILE, PLACE = U(config.row_warps), U64(config.tile_bytes), U(plan.place)
+
+    def kernel(x, weights, alphas, offsets, out, x_rows, out_rows, factors, experts, n, k, row_tiles):
+        lane = U(cuda.threadIdx.x & U(31))
+        expert, strip, start, count = find_tile(offsets, experts, row_tiles, lane)
+        if count == U(0):
+            return
+        shared = cuda.shared.array(0, types.uint8)
+        base = U((to_shared(array_address(shared)) + U(ALIGNMENT - 1)) & U(0x100000000 - ALIGNMENT))
+        split = U((cuda.threadIdx.x >> U(5)) // ROW_WARPS)
+        warp = U((cuda.threadIdx.x >> U(5)) % ROW_WARPS)
+        k_tiles = U((k + U(TILE_K - 1)) // U(TILE_K))
+        to_codes, to_scales = lane_offsets(warp, lane)
+        tiles = weights + U64(expert * row_tiles + strip) * U64(k_tiles) * TILE
+        tokens = token_pointers(x, x_rows, start, count, k, lane)
+        if cuda.threadIdx.x == U(0):  # noted, so that they take no registers in the main loop
+            store_shared_x4(base + PLACE, (expert, strip, start, count))
+        note_rows(base, start, count, out_rows, factors)
+        d = main_loop(tiles + U64(to_codes), tiles + U64(to_scales), tokens, k, split)
+        cuda.syncthreads()
+        expert, strip, start, count = load_shared_x4(base + PLACE)
+        alpha = load_constant_f32(alphas + U64(expert) * U64(4))
+        finish(d, alpha, (out, n, strip, start, count), base)
+
+    return kernel, (types.uint64,) * len(POINTERS) + (types.uint32,) * len(NUMBERS), plan.bytes
+
+
+def make_find_tile(columns: int) -> Callable[..., Any]:
+    """Device function: (expert, strip of weight rows, first token, tokens) of this CTA's tile; no tokens where there are fewer tiles.
+
+    Each warp finds it for itself, a lane for each expert: one round of loads, no barrier. Tiles of the same weights follow each other.
+    """
+    COLUMNS = U(columns)
+
+    @cuda.jit(device=True, forceinline=True)
+    def find_tile(offsets, experts, row_tiles, lane):
+        index = U(cuda.blockIdx.x)
+        for first in range(U(0), experts, WARP):
+            expert = min(U(U(first) + lane), experts)
+            begin = offset_of(offsets, expert)
+            end = offset_of(offsets, min(U(expert + U(1)), experts))
+            token_tiles = U(U(end - begin + COLUMNS - U(1)) // COLUMNS)
+            after = U(token_tiles * row_tiles)
+            for step in (U(1), U(2), U(4), U(8), U(16)):
+                other = U(cuda.shfl_up_sync(ALL_LANES, np.int32(after), step))
+                if lane >= step:
+                    after = U(after + other)
+            total = shuffle(after, U(31))
+            if index < total:
+                owner = U(cuda.popc(cuda.ballot_sync(ALL_LANES, after <= index)))
+                begin, end, token_tiles = shuffle(begin, owner), shuffle(end, owner), shuffle(token_tiles, owner)
+                inside = U(index + token_tiles * row_tiles - shuffle(after, owner))
+                strip = U(inside // token_tiles)
+                start = U(begin + (inside - strip * token_tiles) * COLUMNS)
+                return U(U(first) + owner), strip, start, min(U(end - start), COLUMNS)
+            index = U(index - total)
+        return U(0), U(0), U(0), U(0)
+
+    return find_tile
+
+
+def make_lane_offsets(config: Config) -> Callable[..., Any]:
+    """Device function: bytes from the start of a packed tile to a lane's codes and to its scales, of its warp's first block."""
+    words = SCALE_WORDS[config.format]
+    CODES, SCALES, FIRST, LANE = U(512 * config.blocks), U(32 * words * config.blocks), U(ROWS * 32), U(4 * words)
+
+    @cuda.jit(device=True, forceinline=True)
+    def lane_offsets(warp, lane):
+        return U(warp * CODES + lane * U(16)), U(FIRST + warp * SCALES + (lane >> U(2)) * LANE)
+
+    return lane_offsets
+
+
+def make_token_pointers(config: Config) -> Callable[..., Any]:
+    """Device function: where a lane's activations begin in the rows of its tokens, one address for each 8 tokens."""
+    gather, two = config.gather, config.columns == 16
+
+    @cuda.jit(device=True, forceinline=True)
+    def pointer(x, x_rows, start, count, k, lane, first):
+        token = U((lane >> U(2)) + first)
+        row = U(start + token) if token < count else start
+        if gather:
+            row = load_constant(x_rows + U64(row) * U64(4))
+        return x + U64(row) * U64(k) * U64(2) + U64((lane & U(3)) * U(4))
+
+    @cuda.jit(device=True, forceinline=True)
+    def pointers(x, x_rows, start, count, k, lane):
+        if two:
+            return pointer(x, x_rows, start, count, k, lane, U(0)), pointer(x, x_rows, start, count, k, lane, U(8))
+        return (pointer(x, x_rows, start, count, k, lane, U(0)),)
+
+    return pointers
+
+
+def make_note_rows(config: Config, plan: Plan) -> Callable[..., Any]:
+    """Device function: where the results of the tile's tokens go and by what they are multiplied, into shared memory."""
+    scatter, OUT_ROWS, FACTORS = config.epilogue == "scatter", U(plan.out_rows), U(plan.factors)
+
+    @cuda.jit(device=True, forceinline=True)
+    def note_rows(base, start, count, out_rows, factors):
+        if scatter:
+            token = U(cuda.threadIdx.x)
+            if token < count:
+                row = U64(start + token) * U64(4)
+                store_shared(base + OUT_ROWS + token * U(4), load_constant(out_rows + row))
+                store_shared_f32(base + FACTORS + token * U(4), load_constant_f32(factors + row))
+
+    return note_rows
+
+
