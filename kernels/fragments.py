@@ -57,9 +57,9 @@ def pack_word(slots: Array, order: NibbleOrder) -> Array:
     word = None
     for slot, bits in enumerate(NIBBLES[order]):
         code = cast(slots[slot], "int32")
-        for source, target in enumerate(bits):
-            bit = ((code >> source) & 1) << target
-            word = bit if word is None else word | bit
+        for shift, mask in _moves(bits):
+            part = (code & mask) << shift
+            word = part if word is None else word | part
     return word
 
 
@@ -67,6 +67,12 @@ def unpack_word(words: Array, order: NibbleOrder) -> Array:
     """Words int32 [...] as codes uint8 [8, ...], slot by slot."""
     slots = []
     for bits in NIBBLES[order]:
-        code = sum(((words >> target) & 1) << source for source, target in enumerate(bits))
+        code = sum((words >> shift) & mask for shift, mask in _moves(bits))
         slots.append(cast(code, "uint8"))
     return namespace(words).stack(slots)
+
+
+def _moves(bits: Bits) -> list[tuple[int, int]]:
+    """(shift to the left, mask of the code's bits) of those bits that move together."""
+    shifts = [target - source for source, target in enumerate(bits)]
+    return [(shift, sum(1 << source for source in range(4) if shifts[source] == shift)) for shift in sorted(set(shifts))]

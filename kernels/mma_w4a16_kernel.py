@@ -81,31 +81,41 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
     return kernel, (types.uint64,) * len(POINTERS) + (types.uint32,) * len(NUMBERS), plan.bytes
 
 
-def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
-    """Device function: d plus the products over all of K that this warp's group has.
+def _next_stage(config: Config, plan: Plan) -> Callable[..., Any]:
+    """Device function: wait for a stage, whose first tile is `tile`, and start to fill the one before it. Returns the stage after it.
 
-    Weights are loaded a tile ahead, activations `stages` - 1 stages. The barrier of a stage also says that the stage filled next is free.
-    Two packed tiles a turn, so that those of now and the next ones have registers of their own.
+    The barrier that says that all copies have landed also says that all warps have read the stage that is filled next.
     """
-    copy_stage, load = make_copy_stage(config, plan), make_load(config)
-    step = make_step_grouped(config) if config.format in GROUPED else make_step(config)
-    lane_parts = make_lane_parts(config, plan)
-    WORK, STAGE, TILE = U(plan.work), U(plan.stage), U(plan.tile)
-    STAGES, SPLITS, STAGE_TILES = U(config.stages), U(config.splits), U(config.stage_tiles)
-    ahead, pending, one = config.stages - 1, config.stages - 2, config.tiles == 1
-    FAR, TURN = U(config.splits), U(2 * config.splits)
+    copy_stage = make_copy_stage(config, plan)
+    WORK, STAGE, STAGES, AHEAD = U(plan.work), U(plan.stage), U(config.stages), U((config.stages - 1) * config.stage_tiles)
+    pending = config.stages - 2
 
     @cuda.jit(device=True, forceinline=True)
     def next_stage(base, k, count, k_tiles, tile, stage):
-        """Wait for stage `stage`, whose first tile is `tile`, and start to fill the one before it. Returns the stage after it."""
         copy_wait(pending)
         cuda.syncthreads()
-        later = U(tile + U(ahead) * STAGE_TILES)
+        later = U(tile + AHEAD)
         free = U(stage - U(1)) if stage > U(0) else U(STAGES - U(1))
         if later < k_tiles:
             copy_stage(base, U(base + WORK + free * STAGE), k, count, later)
         copy_commit()
         return U(stage + U(1)) if U(stage + U(1)) < STAGES else U(0)
+
+    return next_stage
+
+
+def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
+    """Device function: d plus the products over all of K that this warp's group has.
+
+    Weights are loaded a tile ahead, activations `stages` - 1 stages. Two packed tiles a turn, so that those of now and the next ones have
+    registers of their own.
+    """
+    copy_stage, next_stage, load = make_copy_stage(config, plan), _next_stage(config, plan), make_load(config)
+    step = make_step_grouped(config) if config.format in GROUPED else make_step(config)
+    lane_parts = make_lane_parts(config, plan)
+    WORK, STAGE, TILE = U(plan.work), U(plan.stage), U(plan.tile)
+    SPLITS, TURN, STAGE_TILES = U(config.splits), U(2 * config.splits), U(config.stage_tiles)
+    ahead, one = config.stages - 1, config.tiles == 1
 
     @cuda.jit(device=True, forceinline=True)
     def main_loop(d, weights, k, count, base, split):
@@ -114,7 +124,7 @@ def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
             copy_stage(base, base + WORK + U(early) * STAGE, k, count, U(early) * STAGE_TILES)
             copy_commit()
         near = load(weights, split)
-        far = load(weights, U(split + FAR))
+        far = load(weights, U(split + SPLITS))
         stage = U(0)
         tile = U(0)
         while tile < k_tiles:
@@ -125,14 +135,14 @@ def _main_loop(config: Config, plan: Plan) -> Callable[..., Any]:
             d = step(d, near, at, piece)
             near = load(weights, U(tile + TURN + split))
             if one:
-                if U(tile + FAR) < k_tiles:
+                if U(tile + SPLITS) < k_tiles:
                     row, piece = lane_parts()
                     at = U(base + stage * STAGE + row)
-                    stage = next_stage(base, k, count, k_tiles, U(tile + FAR), stage)
+                    stage = next_stage(base, k, count, k_tiles, U(tile + SPLITS), stage)
                     d = step(d, far, at, piece)
             else:
                 d = step(d, far, U(at + SPLITS * TILE), piece)
-            far = load(weights, U(tile + TURN + FAR + split))
+            far = load(weights, U(tile + TURN + SPLITS + split))
             tile = U(tile + TURN)
         return d
 
