@@ -19,6 +19,8 @@ from perfmodel.workload.layer import MoeLayer
 from perfmodel.workload.model import ModelSpec
 from perfmodel.workload.routing import parse_routing
 
+MOST_ROWS = 1000
+"""Token counts of one gap: each is explained in full."""
 DEFAULT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 
 
@@ -75,6 +77,10 @@ def _token_counts(tokens: int | Sequence[int]) -> list[int]:
     counts = [tokens] if isinstance(tokens, int | np.integer) else list(tokens)
     if not counts:
         raise PerfModelError("no token count given", field="tokens", mend="Give at least one, such as 64.")
+    if len(counts) > MOST_ROWS:
+        raise PerfModelError(
+            f"at most {MOST_ROWS} token counts a call", field="tokens", value=len(counts), mend="Use moe_latency for more."
+        )
     for count in counts:
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count < 2**31:
             raise PerfModelError("must be a whole number from 1", field="tokens", value=count, mend="Give token counts such as 1,64,4096.")

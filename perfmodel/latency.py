@@ -20,13 +20,14 @@ from perfmodel.ops.grouped_gemm import GemmShape, grouped_gemm
 from perfmodel.predict import layer_time
 from perfmodel.scenario import Scenario, layer_rows, resolve
 from perfmodel.workload.expectation import Array
+from perfmodel.workload.layer import MOST_EXPERTS
 from perfmodel.workload.loads import TwoLevelLoad
 from perfmodel.workload.routing import SKEWED
 
 CHUNK = 16_384
 """Rows at once: a vector of them fits the core's cache."""
-SKEWED_CHUNK = 512
-"""Rows at once where each carries counts of all its experts."""
+SKEWED_COUNTS = 2**17
+"""Experts of all rows at once where each row carries counts of all its experts."""
 
 
 def moe_latency(
@@ -82,12 +83,12 @@ def run_chunks(scenario: Scenario, views: dict[str, np.ndarray], out: Array, gat
         times = [layer_time(scenario.layer(rows, profile)[0], ON) for profile in scenario.profiles]
         out[start:stop] = np.minimum.reduce(times)
 
-    in_chunks(scenario, out.size, one)
+    in_chunks(scenario, out.size, _most(views["experts"]), one)
 
 
-def in_chunks(scenario: Scenario, count: int, work: Callable[[int, int], None]) -> None:
-    """Call work(start, stop) over `count` rows, chunk by chunk, on all cores. An interrupt stops at the next chunk."""
-    size = SKEWED_CHUNK if scenario.routing.kind in SKEWED else CHUNK
+def in_chunks(scenario: Scenario, count: int, experts: int, work: Callable[[int, int], None]) -> None:
+    """Call work(start, stop) over `count` rows of up to `experts` experts, chunk by chunk, on all cores. An interrupt stops at the next."""
+    size = CHUNK if scenario.routing.kind not in SKEWED else max(1, SKEWED_COUNTS // max(experts, 1))
     starts = range(0, count, size)
     if len(starts) <= 1:
         if count:
@@ -96,6 +97,12 @@ def in_chunks(scenario: Scenario, count: int, work: Callable[[int, int], None]) 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
         for _ in _drain(pool, lambda start: work(start, min(start + size, count)), starts):
             pass
+
+
+def _most(experts: np.ndarray) -> int:
+    """The largest number of experts, 1 where there is none or it is none; `layer_rows` refuses what is wrong."""
+    largest = float(np.max(experts, initial=1))
+    return int(largest) if 1 <= largest <= MOST_EXPERTS else 1
 
 
 def _drain(pool: ThreadPoolExecutor, work: Callable[[int], None], starts: range) -> Iterator[None]:
@@ -133,7 +140,7 @@ def predict_layers(scenario: Scenario, columns: dict[str, np.ndarray], *, gated:
             for place, values in enumerate((latency, layer.floor, low, high)):
                 out[place, start:stop] = np.where(faster, values, out[place, start:stop])
 
-    in_chunks(scenario, count, one)
+    in_chunks(scenario, count, _most(columns["experts"]), one)
     return Predicted(*out)
 
 

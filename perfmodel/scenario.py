@@ -18,6 +18,7 @@ from perfmodel.ops.machine import Machine, build_machine
 from perfmodel.predict import Layer, LayerRows
 from perfmodel.profiles import Profile, load_profile, profiles
 from perfmodel.workload.expectation import Array
+from perfmodel.workload.layer import MOST_EXPERTS
 from perfmodel.workload.routing import Problem, Routing, busiest_load, parse_routing
 
 Comm = Literal["exclude", "include"]
@@ -163,6 +164,7 @@ def layer_rows(shape: dict[str, Array], *, gated: bool = True) -> LayerRows:
     columns.setdefault("width", columns["hidden"])
     columns.setdefault("shared_inter", np.zeros_like(columns["hidden"]))
     rows = LayerRows(**columns, gated=gated)
+    _reject(rows.experts > MOST_EXPERTS, "experts", rows.experts, f"is over {MOST_EXPERTS:,}", "Check the number of experts.")
     _reject(rows.topk > rows.experts, "topk", rows.topk, "is over the number of experts", "Give a top-k of at most the experts.")
     _reject(rows.experts % rows.ep != 0, "ep", rows.ep, "does not divide the experts", "Choose a divisor of the number of experts.")
     for inter in (rows.inter, rows.shared_inter):

@@ -123,3 +123,51 @@ def test_every_command_has_help_with_an_example(run):
 
 def test_version(run):
     assert run("--version")[1].startswith("perfmodel ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("gap", "layer:hidden=64,inter=64,experts=999999999,topk=1", "--gpu", "b200"),
+        ("gap", "layer:hidden=64,inter=99999999,experts=8,topk=1", "--gpu", "b200"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--routing", "group-limited:" + "9" * 4400 + "/4"),
+        ("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", ",".join(map(str, range(1, 1003)))),
+    ],
+)
+def test_absurd_sizes_are_refused_at_once(run, words):
+    assert run(*words)[0] == 2
+
+
+def test_names_that_look_like_markup_or_mathematics(run, tmp_path):
+    from perfmodel.profiles.profile import FOLDER
+
+    profile = tmp_path / "mine.yaml"
+    profile.write_text((FOLDER / "trtllm-gen.yaml").read_text().replace("quantise input", '"[/red]"'))
+    assert run("profiles", profile)[0] == 0
+    config = tmp_path / "$x^$"
+    config.mkdir()
+    (config / "config.json").write_text(
+        '{"architectures":["X"],"model_type":"mixtral","hidden_size":64,"intermediate_size":64,"num_hidden_layers":1,'
+        '"num_attention_heads":1,"num_local_experts":4,"num_experts_per_tok":2,"vocab_size":100}'
+    )
+    assert run("models", config)[0] == 0
+    assert run("gap", config, "--gpu", "b200", "--format", "bf16", "--kernel", "generic-fused", "--plot", tmp_path / "x.svg")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fixed_us: 2.5", "fixed_us: 1e308"),
+        ("launches: 5", "launches: 99999999999"),
+        ("bandwidth_efficiency: 0.85", "bandwidth_efficiency: 5e-324"),
+        ("m: [8,", "m: [99999999999,"),
+    ],
+)
+def test_absurd_profiles_are_refused(run, tmp_path, old, new):
+    from perfmodel.profiles.profile import FOLDER
+
+    profile = tmp_path / "mine.yaml"
+    text = (FOLDER / "trtllm-gen.yaml").read_text()
+    assert old in text
+    profile.write_text(text.replace(old, new))
+    assert run("gap", "gpt-oss-20b", "--gpu", "b200", "--format", "nvfp4", "--kernel", profile)[0] == 2

@@ -55,8 +55,11 @@ def test_sixteen_bit_activations_are_not_quantised():
 
 def test_l2_feed_by_hand():
     machine = replace(build("h200", "bf16").machine, l2_bandwidth=1e12, dequantise=0.0, tile_fixed=0.0, l2_efficiency=1.0)
-    # a tile of 64 x 128 reads (64 + 128) x 1024 x 2 B = 393 KB through 1/132 of 1 TB/s: 51.9 us
-    assert compute_time(ONE, 64, 128, 1024 * ONE, machine, ON)[0] == pytest.approx(192 * 1024 * 2 * 132 / 1e12)
+    # a tile of 64 x 128 reads (64 + 128) x 1024 x 2 B = 393 KB; with all 132 SMs busy through 1/132 of 1 TB/s: 51.9 us
+    assert compute_time(132 * ONE, 64, 128, 1024 * ONE, machine, ON)[0] == pytest.approx(192 * 1024 * 2 * 132 / 1e12)
+    # two tiles alone share it by two, and then the tensor cores are the slower: 2 x 64 x 128 x 1024 FLOP at .65 x 989.4 / 132 TFLOPS
+    mma = 2 * 64 * 128 * 1024 / (machine.peak * machine.compute_efficiency / 132)
+    assert compute_time(2 * ONE, 64, 128, 1024 * ONE, machine, ON)[0] == pytest.approx(mma)
 
 
 def test_dequantisation_adds_to_the_tile():
@@ -214,3 +217,21 @@ def test_a_loaded_gpu_serves_like_its_id():
     spec = load_gpu("b200", ["memory.bandwidth_GBps=9000"])
     by_id = perfmodel.gap("gpt-oss-20b", "b200", tokens=64, changes=["memory.bandwidth_GBps=9000"])["rows"]
     assert perfmodel.gap("gpt-oss-20b", spec, tokens=64)["rows"] == by_id
+
+
+@pytest.mark.parametrize("kernel", ["trtllm-gen", "generic-unfused"])
+def test_more_sms_are_never_slower_for_small_layers(kernel):
+    times = [
+        perfmodel.gap("layer:hidden=234,inter=6,experts=2,topk=2", "b200", format="nvfp4", kernel=kernel, tokens=4, changes=c)["rows"][0][
+            "latency_us"
+        ]
+        for c in ([], ["compute.sm_count=600"])
+    ]
+    assert times[1] <= times[0]
+
+
+def test_steep_zipf_over_many_experts_is_solved():
+    rows = perfmodel.gap("layer:hidden=64,inter=64,experts=512,topk=511", "b200", format="nvfp4", routing="zipf:10", tokens=[1, 100_000])[
+        "rows"
+    ]
+    assert all(row["latency_us"] > 0 for row in rows)

@@ -52,7 +52,8 @@ def check_header(names: Sequence[str], text: str, about: About, path: Path, line
     unknown = [name for name in names if name not in known and name not in about.also]
     if unknown:
         mend = did_you_mean(unknown[0], known, show=20)
-        fail(f"no such column: {unknown[0]!r}", f"{mend} A line `# also: {unknown[0]}` above the header has it left alone.")
+        name = unknown[0] if len(unknown[0]) <= 60 else unknown[0][:57] + "..."
+        fail(f"no such column: {name!r}", f"{mend} A line `# also: {name}` above the header has it left alone.")
     missing = [column.name for column in columns if column.default is None and column.name not in names]
     if missing:
         fail(f"columns are missing: {', '.join(missing)}", f"A layer needs {wanted}; a grouped GEMM {_needed_by_gemm()}.")

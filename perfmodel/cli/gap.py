@@ -67,7 +67,7 @@ def gap(
 
         from perfmodel.report.gap import render
 
-        render(result, Console(), waterfall)
+        render(result, Console(markup=False), waterfall)
     if plot:
         from perfmodel.report.gap_plot import save
 

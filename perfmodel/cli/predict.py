@@ -52,4 +52,4 @@ def predict(
 
     from perfmodel.report.predict import render
 
-    render(result, Console())
+    render(result, Console(markup=False))

@@ -41,6 +41,6 @@ def profiles(
     from perfmodel.report.profiles import render_list, render_one
 
     if kernel:
-        render_one(shown[0], Console())
+        render_one(shown[0], Console(markup=False))
     else:
-        render_list(shown, Console())
+        render_list(shown, Console(markup=False))

@@ -77,12 +77,15 @@ def _joined(compute: Array, memory: Array, machine: Machine, on: Causes) -> Gemm
 def compute_time(tiles: Array, m: int, n: int, k: Array, machine: Machine, on: Causes) -> Array:
     """Seconds for `tiles` tiles of m x n x k over the SMs: waves x (fixed + the slower of MMA and L2 feed + dequantisation).
 
-    MMA: 2 m n k FLOP at one SM's rate. Feed: both operands of the tile through its share of the L2 bandwidth.
+    MMA: 2 m n k FLOP at one SM's rate. Feed: both operands of the tile through its share of the L2 bandwidth
+    among the busy SMs.
     """
     tile = 2.0 * m * n * k / machine.sm_flops(on)
     if on.ramp and machine.l2_bandwidth:
-        fed = (m * machine.act_bytes + n * (machine.weight_bytes + machine.scale_bytes)) * machine.sm_count
-        tile = np.maximum(tile, k * (fed / (machine.l2_efficiency * machine.l2_bandwidth)))
+        bytes_ = m * machine.act_bytes + n * (machine.weight_bytes + machine.scale_bytes)
+        whole = on.scheduling and machine.tiles.waves == "whole"
+        sharing = np.minimum(tiles, machine.sm_count) if whole else machine.sm_count
+        tile = np.maximum(tile, k * sharing * (bytes_ / (machine.l2_efficiency * machine.l2_bandwidth)))
     if on.quantise and machine.dequantise:
         tile = tile + k * (n * machine.dequantise)
     waves = tiles / machine.sm_count

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.validated import Strict, load_model
@@ -15,7 +15,10 @@ FOLDER = Path(__file__).parent
 """One YAML a kernel library; the file's name is the profile's id. Adding a profile is adding a file."""
 
 Bound = Literal["launch", "weights", "activations", "compute", "scheduling", "communication"]
-Fraction = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(ge=1e-3, le=1)]
+Microseconds = Annotated[float, Field(ge=0, le=1e6)]
+Picoseconds = Annotated[float, Field(ge=0, le=1e9)]
+TileSize = Annotated[int, Field(ge=1, le=4096)]
 
 
 def _tuple(value: object) -> object:
@@ -42,8 +45,8 @@ class Stage(Strict):
 class TileMenu(Strict):
     """Output tiles that the library can launch: m rows of tokens by n columns of weights."""
 
-    m: Annotated[tuple[PositiveInt, ...], BeforeValidator(_tuple), Field(min_length=1)]
-    n: Annotated[tuple[PositiveInt, ...], BeforeValidator(_tuple), Field(min_length=1)]
+    m: Annotated[tuple[TileSize, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=16)]
+    n: Annotated[tuple[TileSize, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=16)]
     waves: Literal["whole", "split"] = "whole"
     """Whether an SM takes whole tiles, or equal stretches of all tiles laid end to end, cut along K where it falls (Marlin, stream-K)."""
     select: Literal["best", "half-of-mean", "marlin", "sglang-triton"] = "best"
@@ -53,11 +56,11 @@ class TileMenu(Strict):
 class Parameters(Strict):
     """Numbers of one kernel on one architecture in some formats. Efficiencies are fractions of the GPU's own figures."""
 
-    fixed_us: float = Field(ge=0)
+    fixed_us: Microseconds
     """Time of a layer that no size and no launch explains [us]."""
-    gemm_latency_us: float = Field(ge=0)
+    gemm_latency_us: Microseconds
     """Fill and drain of one grouped GEMM [us]."""
-    tile_fixed_us: float = Field(ge=0)
+    tile_fixed_us: Microseconds
     """Prologue and epilogue of a tile that its main loop does not hide [us]."""
     bandwidth_efficiency: Fraction
     """Of the DRAM bandwidth, when every SM streams weights."""
@@ -65,22 +68,22 @@ class Parameters(Strict):
     """Of the dense tensor peak, in the main loop of a tile."""
     l2_efficiency: Fraction
     """Of the L2 bandwidth, feeding tiles."""
-    activation_bandwidth: float = Field(gt=0, le=8)
+    activation_bandwidth: float = Field(ge=1e-3, le=8)
     """Bandwidth of the stages over the DRAM bandwidth; over 1 where the data stays in L2."""
     overlap_exponent: float = Field(ge=1, le=64)
     """p of (compute^p + memory^p)^(1/p): 1 adds them up, a large p overlaps them fully."""
-    routing_ps: float = Field(ge=0)
+    routing_ps: Picoseconds
     """Top-k and sorting, per token and (expert + 24 top-k) [ps]."""
-    dequantise_ps: float = Field(default=0.0, ge=0)
+    dequantise_ps: Picoseconds = 0.0
     """Converting one weight on one SM, not hidden behind tensor work [ps]."""
-    in_flight_KiB: float = Field(gt=0)
+    in_flight_KiB: float = Field(ge=0.1, le=1e5)
     """Weights in flight per SM: stages of the ring times their size [KiB]."""
 
 
 class Interval(Strict):
     """80 % interval as factors on the prediction."""
 
-    low: float = Field(gt=0, le=1)
+    low: float = Field(ge=0.01, le=1)
     high: float = Field(gt=1, le=10)
 
 
@@ -116,7 +119,7 @@ class Profile(Strict):
     kind: Literal["measured", "estimated", "generic", "ideal"]
     """Only `measured` libraries are picked by `auto`."""
     summary: str
-    launches: PositiveInt
+    launches: int = Field(ge=1, le=1000)
     """Kernels per layer."""
     token_rows: Literal["all", "touching"] = "touching"
     """Tokens that the stages pass over on a rank: all of the expert-parallel group, or those with an expert on the rank."""

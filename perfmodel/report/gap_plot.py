@@ -20,6 +20,7 @@ MOST_LABELS = 9
 SUFFIXES = (".png", ".svg", ".pdf")
 STYLE: dict[Any, Any] = {
     "font.size": 10,
+    "text.parse_math": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "perfmodel",
     "axes.spines.top": False,
@@ -38,6 +39,7 @@ def check_suffix(path: str) -> None:
 def save(result: dict[str, Any], path: str) -> None:
     """Draw the object of `perfmodel.gap` and write it, whole or not at all, as PNG, SVG or PDF."""
     import io
+    import warnings
 
     import matplotlib
 
@@ -47,7 +49,8 @@ def save(result: dict[str, Any], path: str) -> None:
     check_suffix(path)
     rows = sorted({row["tokens"]: row for row in result["rows"]}.values(), key=lambda row: row["tokens"])
     every = -(-len(rows) // MOST_LABELS)
-    with plt.rc_context(STYLE):
+    with plt.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks: boxes say enough
         figure, (top, bottom) = plt.subplots(2, 1, figsize=(10.5, 8.4), sharex=True, height_ratios=[3, 2], layout="constrained")
         _draw_tflops(top, rows, result, every)
         _draw_shares(bottom, rows, every)

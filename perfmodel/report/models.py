@@ -75,7 +75,9 @@ def model_yaml(model: ModelSpec) -> str:
 
 def print_model(model: ModelSpec, console: Console) -> None:
     """One model in words and numbers, with a table of its blocks, what was not understood, and where it comes from."""
-    console.print(f"[bold]{model.id}[/bold]: {_sentence(model)}", highlight=False)
+    from rich.text import Text
+
+    console.print(Text(model.id, style="bold").append(f": {_sentence(model)}", style="not bold"))
     console.print(_block_table(model))
     for note in model.notes:
         console.print(f"Note: {note}", highlight=False, markup=False)

@@ -60,9 +60,11 @@ def _print_table(console: Console, table: dict[str, Any]) -> None:
 
 
 def _family_table(summary: dict[str, Any]) -> Table:
+    from rich.markup import escape
+
     table = _grid("Predicted against measured", ("family",), ("scored", "median", "mean", "p90", "bias", "in 80%"))
     for family in summary["families"]:
-        table.add_row(f"{family['gpu']} {family['kernel']} {family['format']}", *_figures(family))
+        table.add_row(escape(f"{family['gpu']} {family['kernel']} {family['format']}"), *_figures(family))
     table.add_row("all", *_figures(summary["overall"]), style="bold")
     return table
 

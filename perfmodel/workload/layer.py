@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.validated import Strict, explain
 
+MOST_EXPERTS = 16_384
+"""No layer known has a tenth of it; more is a slip of the pen, and counts of all experts have to fit in memory."""
+Width = Annotated[int, Field(ge=1, le=2**24)]
+
 
 class MoeLayer(Strict):
     """Sizes of one MoE layer. A gated expert has gate, up and down projections; an ungated one has up and down."""
 
-    hidden: PositiveInt
+    hidden: Width
     """Width of the residual stream."""
-    inter: PositiveInt
+    inter: Width
     """Intermediate width of one routed expert, before tensor parallelism."""
-    experts: PositiveInt
+    experts: Annotated[int, Field(ge=1, le=MOST_EXPERTS)]
     topk: PositiveInt
-    shared: int = Field(default=0, ge=0)
+    shared: int = Field(default=0, ge=0, le=1024)
     """Number of shared experts that every token passes."""
-    shared_inter: PositiveInt | None = None
+    shared_inter: Width | None = None
     """Intermediate width of one shared expert where it differs from `inter`."""
     gated: bool = True
     n_group: PositiveInt = 1
     """Groups of experts for group-limited routing; 1 means none."""
     topk_group: PositiveInt = 1
     """Groups that one token may use."""
-    latent: PositiveInt | None = None
+    latent: Width | None = None
     """Width at which the routed experts work where the hidden state is projected down for them (latent MoE)."""
 
     @model_validator(mode="after")

@@ -97,7 +97,7 @@ def parse_routing(text: str, *, groups: tuple[int, int] = (1, 1), placement: Pla
 
 def _parse_groups(rest: str, text: str) -> tuple[int, int]:
     parts = rest.split("/")
-    if len(parts) != 2 or not all(p.isascii() and p.isdigit() and 0 < int(p) < 10**6 for p in parts):
+    if len(parts) != 2 or not all(p.isascii() and p.isdigit() and len(p) <= 5 and int(p) > 0 for p in parts):
         raise PerfModelError("needs GROUPS/USED", field="routing", value=text, mend="Write group-limited:8/4, say.")
     return int(parts[0]), int(parts[1])
 

@@ -192,6 +192,6 @@ def zipf_probability(experts: int, topk: int, exponent: float) -> Array:
     if topk >= experts:
         return np.ones(experts)
     excess = lambda log_c: float(-np.expm1(-np.exp(log_c) * popularity).sum() - topk)  # noqa: E731
-    chance: Array = -np.expm1(-np.exp(brentq(excess, -20.0, 60.0)) * popularity)
+    chance: Array = -np.expm1(-np.exp(brentq(excess, -20.0, 700.0)) * popularity)
     chance.setflags(write=False)
     return chance
