@@ -50,12 +50,9 @@ def grouped_gemm(load: Load, shape: GemmShape, machine: Machine, on: Causes) -> 
     for n in menu.n:
         columns = np.ceil(shape.n / n) if on.padding else shape.n / n
         memory = _weight_time(load, n, shape, machine, on)
-        for m in menu.m:
-            compute = compute_time(m_tiles[m] * columns, m, n, shape.k, machine, on)
-            candidate = _joined(compute, memory, machine, on)
-            if rows is not None:
-                candidate = _masked(candidate, rows == m)
-            best = candidate if best is None else _faster(best, candidate)
+        times = [_allowed(compute_time(m_tiles[m] * columns, m, n, shape.k, machine, on), rows, m) for m in menu.m]
+        candidate = _joined(np.minimum.reduce(times), memory, machine, on)
+        best = candidate if best is None else _faster(best, candidate)
     assert best is not None
     return best
 
@@ -119,9 +116,9 @@ def smooth_maximum(a: Array, b: Array, exponent: float) -> Array:
     return result
 
 
-def _masked(time: GemmTime, chosen: np.ndarray) -> GemmTime:
-    """Infinite where the library's rule does not choose this tile."""
-    return GemmTime(time.compute, time.memory, np.where(chosen, time.total, np.inf))
+def _allowed(compute: Array, rows: Array | None, m: int) -> Array:
+    """Infinite where the library's rule chooses another tile than m; unchanged where it takes the fastest."""
+    return compute if rows is None else np.where(rows == m, compute, np.inf)
 
 
 def _faster(a: GemmTime, b: GemmTime) -> GemmTime:
