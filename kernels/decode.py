@@ -1,12 +1,13 @@
 """Grouped GEMM for few tokens of each expert, MXFP4 or NVFP4 weights and bf16 activations: y[t] = alpha[e] W[e] x[t].
 
 As in `mma_w4a16` the weights are the M operand of `mma.sync` and go from global memory straight into registers. But here nothing waits:
-there is no shared memory and no barrier before the end. Each lane reads the activations that its fragment wants, 4 bytes at a time, from
-the rows of x itself, which stay in L1 while the warps of a CTA go along K together; lanes of tokens that are not there read the first token
-once more, which costs nothing. A CTA takes 128 weight rows x `columns` tokens, its warps share out rows and K, and their sums meet at the end.
+no activations in shared memory, and no barrier before the end. Each lane reads what its fragment wants of the activations, 4 bytes at a
+time, from the rows of x themselves, which stay in L1 while the warps of a CTA go along K together; lanes of tokens that are not there
+read the first token once more, which costs nothing. A CTA takes 128 weight rows x `columns` tokens, its warps share out rows and K, and
+their sums meet at the end.
 
-What the speed rests on: 64 registers for 8 tokens, so that an SM holds 32 warps with 2 KB of weights under way each, and one CTA for each
-tile, so that the GPU evens out what SMs have to do.
+What the speed rests on: 32 warps an SM with 2 KB of weights under way each (MXFP4, 8 tokens), or 16 warps with 4 KB each; and four CTAs an
+SM, one for each tile, so that a few hundred tiles are all under way at once and only one beginning and one end are seen.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def build(config: Config) -> KernelSource:
 
 SHAPES: dict[str, tuple[dict[str, int], ...]] = {
     "mxfp4-w4a16": (
-        {"columns": 8, "blocks": 4, "splits": 4, "tiles": 1, "least_ctas": 4},
-        {"columns": 16, "blocks": 4, "splits": 4, "tiles": 2, "least_ctas": 2},
+        {"columns": 8, "blocks": 4, "splits": 4, "least_ctas": 4},
+        {"columns": 16, "blocks": 4, "splits": 2, "tiles": 2, "least_ctas": 4},
     ),
     "nvfp4-w4a16": (
-        {"columns": 8, "blocks": 2, "splits": 2, "tiles": 2, "least_ctas": 4},
-        {"columns": 16, "blocks": 4, "splits": 4, "tiles": 2, "least_ctas": 2},
+        {"columns": 8, "blocks": 8, "splits": 4, "least_ctas": 4},
+        {"columns": 16, "blocks": 4, "splits": 2, "tiles": 2, "least_ctas": 4},
     ),
 }
 """The tiles of each format: with the registers that least_ctas leaves, none spills."""

@@ -17,13 +17,12 @@ from perfmodel.kernels.decode_loop import make_main_loop
 from perfmodel.kernels.mma_w4a16 import ROWS, SCALE_WORDS, TILE_K
 from perfmodel.kernels.mma_w4a16_epilogue import make_finish
 from perfmodel.kernels.mma_w4a16_plan import ALIGNMENT
+from perfmodel.kernels.ptx.bulk import copy_async_4, copy_commit, copy_wait
 from perfmodel.kernels.ptx.memory import (
     array_address,
     load_constant,
-    load_constant_f32,
+    load_shared_f32,
     load_shared_x4,
-    store_shared,
-    store_shared_f32,
     store_shared_x4,
     to_shared,
 )
@@ -46,9 +45,14 @@ class Plan(mma_w4a16_plan.Plan):
         return 0
 
     @property
+    def alpha(self) -> int:
+        """What the sums are multiplied by."""
+        return self.place + 16
+
+    @property
     def out_rows(self) -> int:
         """Row of the output of each token."""
-        return self.place + 16
+        return self.alpha + 16
 
     @property
     def bytes(self) -> int:
@@ -60,8 +64,8 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
     """The kernel function of a configuration, its numba signature, its bytes of shared memory."""
     plan = Plan(config)
     find_tile, main_loop, finish = make_find_tile(config.columns), make_main_loop(config), make_finish(config, plan)
-    note_rows, lane_offsets, token_pointers = make_note_rows(config, plan), make_lane_offsets(config), make_token_pointers(config)
-    ROW_WARPS, TILE, PLACE = U(config.row_warps), U64(config.tile_bytes), U(plan.place)
+    note, lane_offsets, token_pointers = make_note(config, plan), make_lane_offsets(config), make_token_pointers(config)
+    ROW_WARPS, TILE, PLACE, ALPHA = U(config.row_warps), U64(config.tile_bytes), U(plan.place), U(plan.alpha)
 
     def kernel(x, weights, alphas, offsets, out, x_rows, out_rows, factors, experts, n, k, row_tiles):
         lane = U(cuda.threadIdx.x & U(31))
@@ -76,14 +80,12 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
         to_codes, to_scales = lane_offsets(warp, lane)
         tiles = weights + U64(expert * row_tiles + strip) * U64(k_tiles) * TILE
         tokens = token_pointers(x, x_rows, start, count, k, lane)
-        if cuda.threadIdx.x == U(0):  # noted, so that they take no registers in the main loop
-            store_shared_x4(base + PLACE, (expert, strip, start, count))
-        note_rows(base, start, count, out_rows, factors)
+        note(base, (expert, strip, start, count), alphas, out_rows, factors)
         d = main_loop(tiles + U64(to_codes), tiles + U64(to_scales), tokens, k, split)
+        copy_wait(0)
         cuda.syncthreads()
         expert, strip, start, count = load_shared_x4(base + PLACE)
-        alpha = load_constant_f32(alphas + U64(expert) * U64(4))
-        finish(d, alpha, (out, n, strip, start, count), base)
+        finish(d, load_shared_f32(base + ALPHA), (out, n, strip, start, count), base)
 
     return kernel, (types.uint64,) * len(POINTERS) + (types.uint32,) * len(NUMBERS), plan.bytes
 
@@ -155,19 +157,25 @@ def make_token_pointers(config: Config) -> Callable[..., Any]:
     return pointers
 
 
-def make_note_rows(config: Config, plan: Plan) -> Callable[..., Any]:
-    """Device function: where the results of the tile's tokens go and by what they are multiplied, into shared memory."""
-    scatter, OUT_ROWS, FACTORS = config.epilogue == "scatter", U(plan.out_rows), U(plan.factors)
+def make_note(config: Config, plan: Plan) -> Callable[..., Any]:
+    """Device function: what the end needs to know of the tile, into shared memory, so that it takes no registers in the main loop.
+
+    What must be loaded comes by `cp.async`: nobody waits for it here.
+    """
+    scatter = config.epilogue == "scatter"
+    PLACE, ALPHA, OUT_ROWS, FACTORS = U(plan.place), U(plan.alpha), U(plan.out_rows), U(plan.factors)
 
     @cuda.jit(device=True, forceinline=True)
-    def note_rows(base, start, count, out_rows, factors):
-        if scatter:
-            token = U(cuda.threadIdx.x)
-            if token < count:
-                row = U64(start + token) * U64(4)
-                store_shared(base + OUT_ROWS + token * U(4), load_constant(out_rows + row))
-                store_shared_f32(base + FACTORS + token * U(4), load_constant_f32(factors + row))
+    def note(base, tile, alphas, out_rows, factors):
+        expert, _strip, start, count = tile
+        token = U(cuda.threadIdx.x)
+        if token == U(0):
+            store_shared_x4(base + PLACE, tile)
+            copy_async_4(base + ALPHA, alphas + U64(expert) * U64(4))
+        if scatter and token < count:
+            row = U64(start + token) * U64(4)
+            copy_async_4(base + OUT_ROWS + token * U(4), out_rows + row)
+            copy_async_4(base + FACTORS + token * U(4), factors + row)
+        copy_commit()
 
-    return note_rows
-
-
+    return note

@@ -19,13 +19,14 @@ from perfmodel.kernels.decode import Config
 from perfmodel.kernels.dequant_ampere import HALVES
 from perfmodel.kernels.mma_tile import keep_rolled
 from perfmodel.kernels.mma_w4a16 import SCALE_WORDS, TILE_K
-from perfmodel.kernels.ptx.asm import I32, U64 as ADDRESS, Instruction, U32x4, asm, instruction
+from perfmodel.kernels.ptx import asm as ptx
+from perfmodel.kernels.ptx.asm import Instruction, asm, instruction
 from perfmodel.kernels.ptx.memory import load_once, load_once_x4
 from perfmodel.kernels.ptx.registers import zeros
 
 U = np.uint32
 U64 = np.uint64
-I = np.int32
+I32 = np.int32
 HALF_BYTES = U64(64)
 """Of half a tile of activations, 32 of K, in the row of a token."""
 
@@ -36,7 +37,7 @@ HALF_BYTES = U64(64)
     effect="ordered",
     early=True,
 )
-def load_fragments(at: ADDRESS) -> U32x4:
+def load_fragments(at: ptx.U64) -> ptx.U32x4:
     """Two B fragments of 16 of K x 8 tokens from the rows of the tokens: K 2 q, 2 q + 1 of each 8 of K. PTX ISA 9.7.9.9, ld.global.nc."""
 
 
@@ -49,7 +50,7 @@ def load_fragments(at: ADDRESS) -> U32x4:
     effect="ordered",
     early=True,
 )
-def load_fragments_of(at: ADDRESS, left: I32) -> U32x4:
+def load_fragments_of(at: ptx.U64, left: ptx.I32) -> ptx.U32x4:
     """`load_fragments` where only `left` of K are there, a multiple of 8: zeros beyond."""
 
 
@@ -73,7 +74,7 @@ def multiply_loaded(columns: int) -> Callable[..., Any]:
 
 
 def for_each_block(blocks: int, one: Callable[[int], Callable[..., Any]]) -> Callable[..., Any]:
-    """A device function that calls `one(0)`, `one(1)`, .. with the same arguments; a tuple of what they return (tuples need constant indices)."""
+    """A device function that gives a tuple of what `one(0)`, `one(1)`, .. give for its arguments (tuples want constant indices)."""
 
     def after(block: int) -> Callable[..., Any]:
         mine = one(block)
@@ -165,15 +166,15 @@ def make_unzip(blocks: int, which: Literal[0, 1]) -> Callable[..., Any]:
 
 def make_load_x(config: Config, half: Literal[0, 1]) -> Callable[..., Any]:
     """Device function (tokens, left) -> B fragments of 32 of K of the tile where `tokens` point, of which `left` of K are there."""
-    OFFSET, BEFORE, two = U64(half) * HALF_BYTES, I(half * TILE_K // 2), config.columns == 16
+    OFFSET, BEFORE, two = U64(half) * HALF_BYTES, I32(half * TILE_K // 2), config.columns == 16
 
     @cuda.jit(device=True, forceinline=True)
     def load_x(tokens, left):
-        if left >= I(TILE_K):
+        if left >= I32(TILE_K):
             if two:
                 return (*load_fragments(tokens[0] + OFFSET), *load_fragments(tokens[1] + OFFSET))
             return load_fragments(tokens[0] + OFFSET)
-        left = I(left - BEFORE)
+        left = I32(left - BEFORE)
         if two:
             return (*load_fragments_of(tokens[0] + OFFSET, left), *load_fragments_of(tokens[1] + OFFSET, left))
         return load_fragments_of(tokens[0] + OFFSET, left)
@@ -255,14 +256,14 @@ def make_main_loop(config: Config) -> Callable[..., Any]:
     load_x_0, load_x_1 = make_load_x(config, 0), make_load_x(config, 1)
     zero = zeros(config.columns // 2)
     start = for_each_block(config.blocks, lambda _block: _zero_block(zero))
-    TILE, STEP_K, STEP_X = U64(config.tile_bytes), I(TILE_K * config.splits), U64(TILE_K * 2 * config.splits)
+    TILE, STEP_K, STEP_X = U64(config.tile_bytes), I32(TILE_K * config.splits), U64(TILE_K * 2 * config.splits)
     STEP, FAR = U64(config.tile_bytes * config.splits), U64(config.tile_bytes * config.splits * config.tiles)
-    AHEAD, two = I(config.tiles), config.tiles == 2
+    AHEAD, two = I32(config.tiles), config.tiles == 2
 
     @cuda.jit(device=True, forceinline=True)
     def main_loop(codes, scales, tokens, k, split):
-        left = I(I(k) - I(split) * I(TILE_K))
-        first = U64(split) if left > I(0) else U64(0)
+        left = I32(I32(k) - I32(split) * I32(TILE_K))
+        first = U64(split) if left > I32(0) else U64(0)
         codes, scales, tokens = codes + first * TILE, scales + first * TILE, advance(tokens, first * U64(TILE_K * 2))
         near = load(codes, scales, U(0))
         if two:
@@ -271,21 +272,20 @@ def make_main_loop(config: Config) -> Callable[..., Any]:
         x = (load_x_0(tokens, left), load_x_1(tokens, left))
         d = start(U(0), U(0), U(0))
         while left > AHEAD * STEP_K:
-            left = I(keep_rolled(U(left)))
+            left = I32(keep_rolled(U(left)))
             codes, scales = codes + FAR, scales + FAR
             tokens = advance(tokens, STEP_X)
-            d, near, x = turn(d, near, x, (tokens, I(left - STEP_K)), codes, scales)
+            d, near, x = turn(d, near, x, (tokens, I32(left - STEP_K)), codes, scales)
             if two:
                 tokens = advance(tokens, STEP_X)
-                ahead = STEP if left > I(3) * STEP_K else U64(0)
-                d, far, x = turn(d, far, x, (tokens, I(left - I(2) * STEP_K)), codes + ahead, scales + ahead)
-            left = I(left - AHEAD * STEP_K)
-        if left > I(0):
+                ahead = STEP if left > I32(3) * STEP_K else U64(0)
+                d, far, x = turn(d, far, x, (tokens, I32(left - I32(2) * STEP_K)), codes + ahead, scales + ahead)
+            left = I32(left - AHEAD * STEP_K)
+        if left > I32(0):
             tokens = advance(tokens, STEP_X)
-            d, x = final(d, near, x, (tokens, I(left - STEP_K)))
-            if two:
-                if left > STEP_K:
-                    d, x = final(d, far, x, (tokens, I(0)))
+            d, x = final(d, near, x, (tokens, I32(left - STEP_K)))
+            if two and left > STEP_K:
+                d, x = final(d, far, x, (tokens, I32(0)))
         return flatten(d)
 
     return main_loop

@@ -10,12 +10,12 @@ and rows stay on the GPU and are not looked at: that would make the host wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfmodel.errors import PerfModelError
-from perfmodel.kernels import cubins, launch, operands, tiles, wgmma_w4a8
+from perfmodel.kernels import cubins, decode, launch, operands, tiles, wgmma_w4a8
 from perfmodel.kernels import weights as checkpoint
 from perfmodel.kernels.layouts import W4A16
 from perfmodel.kernels.layouts_w4a8 import W4A8
@@ -103,10 +103,13 @@ class GroupedGemm:
         call = Call(x, offsets, out, x_rows, out_rows, factors, token_scale)
         check_call(self, call)
         grid = min(self._ctas, self._most_tiles(call.tokens)), 1
-        if isinstance(self.weights, W4A16) and self.choice.kind == "mma":
+        if isinstance(self.weights, W4A16) and self.choice.kind != "wgmma":
             if self.gathers and x_rows is None:
                 call = replace(call, x_rows=operands.counting(len(x), like=offsets))
-            return launch.Launch(self._kernel, grid, mma_arguments(self.weights, call), keep=(self.weights, call))
+            names: Sequence[str] = PARAMETERS
+            if self.choice.kind == "decode":
+                grid, names = (self._most_tiles(call.tokens), 1), decode.PARAMETERS
+            return launch.Launch(self._kernel, grid, mma_arguments(self.weights, call, names), keep=(self.weights, call))
         box = self.choice.columns, TILE_K[self.weights.format]
         described = launch.tensor_map(x.data_ptr(), *x.shape, box=box, element_bytes=x.element_size())
         held = operands.bytes_on(described, x.device)
@@ -191,8 +194,8 @@ def wgmma_arguments(weights: Packed, call: Call, tensor_map: int) -> list[Argume
     return made
 
 
-def mma_arguments(weights: W4A16, call: Call) -> list[Argument]:
-    """Of `mma_w4a16.build`, by the names of its parameters."""
+def mma_arguments(weights: W4A16, call: Call, names: Sequence[str] = PARAMETERS) -> list[Argument]:
+    """Of `mma_w4a16.build` or `decode.build`, by the names of its parameters."""
     rest = weights.rest
     pointers: Mapping[str, Tensor | None] = {
         "x": call.x, "weights": weights.tiles, "group_scales": weights.group_scales, "alphas": weights.alpha, "offsets": call.offsets,
@@ -201,4 +204,4 @@ def mma_arguments(weights: W4A16, call: Call) -> list[Argument]:
     }  # fmt: skip
     experts, row_tiles = weights.tiles.shape[:2]
     numbers = {"experts": experts, "n": weights.n, "k": weights.k, "row_tiles": row_tiles, "group_shift": weights.group_shift}
-    return [("u64", operands.address(pointers[name])) if name in POINTERS else ("u32", numbers[name]) for name in PARAMETERS]
+    return [("u64", operands.address(pointers[name])) if name in POINTERS else ("u32", numbers[name]) for name in names]

@@ -15,8 +15,9 @@ from perfmodel.kernels.layouts import W4A16
 from perfmodel.kernels.layouts_w4a8 import W4A8
 from perfmodel.kernels.variants import Variant
 
-Kind = Literal["mma", "wgmma"]
-MODULES = ("perfmodel.kernels.mma_w4a16", "perfmodel.kernels.wgmma_w4a16", "perfmodel.kernels.wgmma_w4a8")
+Kind = Literal["mma", "decode", "wgmma"]
+"""By its tensor-core instruction; `decode` is mma.sync for few tokens (`decode`)."""
+MODULES = tuple(f"perfmodel.kernels.{name}" for name in ("mma_w4a16", "decode", "wgmma_w4a16", "wgmma_w4a8"))
 """Where grouped GEMMs are: each has CONFIGS and, in the same order, VARIANTS."""
 
 
@@ -56,7 +57,7 @@ class Choice:
         return getattr(self.config, "gather", False)
 
 
-MMA_TABLE = ((8, Tile("mma", 8)), (16, Tile("mma", 16)), (32, Tile("mma", 32)), (64, Tile("mma", 64)), (1 << 62, Tile("mma", 128)))
+MMA_TABLE = ((8, Tile("decode", 8)), (16, Tile("decode", 16)), (32, Tile("mma", 32)), (64, Tile("mma", 64)), (1 << 62, Tile("mma", 128)))
 WGMMA_TABLE = (
     *MMA_TABLE[:2],
     (32, Tile("wgmma", 32)),
@@ -64,7 +65,7 @@ WGMMA_TABLE = (
     (128, Tile("wgmma", 128)),
     (1 << 62, Tile("wgmma", 256)),
 )
-"""Up to how many tokens per expert which tile. On Hopper few tokens are the business of mma.sync: weights go straight to registers."""
+"""Up to how many tokens per expert which tile. Few tokens are the business of mma.sync on Hopper too: weights go straight to registers."""
 
 
 def tile_for(tokens_per_expert: float, arch: str = "sm_90a") -> Tile:

@@ -19,6 +19,7 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 MODULES: tuple[str, ...] = (
     "perfmodel.kernels.simple",
     "perfmodel.kernels.mma_w4a16",
+    "perfmodel.kernels.decode",
     "perfmodel.kernels.wgmma_w4a16",
     "perfmodel.kernels.wgmma_w4a8",
     "perfmodel.kernels.quantise",

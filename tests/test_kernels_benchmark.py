@@ -50,8 +50,14 @@ class TestSuites:
 
     def test_all_tiles_that_waste_no_more_than_half(self):
         every = suite.narrow(QUICK, all_tiles=True)
-        assert suite.tiles_to_try(every, "mxfp4-w4a16", 1, "sm_90a") == [Tile("mma", 8), Tile("mma", 16), Tile("wgmma", 16)]
-        assert suite.tiles_to_try(every, "mxfp4-w4a16", 64, "sm_80") == [Tile("mma", n) for n in (8, 16, 32, 64, 128)]
+        assert suite.tiles_to_try(every, "mxfp4-w4a16", 1, "sm_90a") == [
+            *(Tile(kind, columns) for kind in ("decode", "mma") for columns in (8, 16)),
+            Tile("wgmma", 16),
+        ]
+        assert suite.tiles_to_try(every, "mxfp4-w4a16", 64, "sm_80") == [
+            *(Tile("decode", n) for n in (8, 16)),
+            *(Tile("mma", n) for n in (8, 16, 32, 64, 128)),
+        ]
         assert {tile.columns for tile in suite.tiles_to_try(every, "mxfp4-w4a16", 2048, "sm_90a")} == {64, 128, 256}
 
     def test_what_is_compiled_is_what_is_run(self):

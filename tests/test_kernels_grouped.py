@@ -94,7 +94,7 @@ class TestTiles:
     @pytest.mark.parametrize(
         ("tokens", "arch", "tile"),
         [
-            (0.5, "sm_90a", Tile("mma", 8)), (8, "sm_90a", Tile("mma", 8)), (9, "sm_90a", Tile("mma", 16)),
+            (0.5, "sm_90a", Tile("decode", 8)), (8, "sm_90a", Tile("decode", 8)), (9, "sm_90a", Tile("decode", 16)),
             (17, "sm_90a", Tile("wgmma", 32)),
             (64, "sm_90a", Tile("wgmma", 64)), (65, "sm_90a", Tile("wgmma", 128)), (1e9, "sm_90a", Tile("wgmma", 256)),
             (1e9, "sm_80", Tile("mma", 128)), (20, "sm_120a", Tile("mma", 32)),
@@ -110,9 +110,9 @@ class TestTiles:
 
     def test_menu_holds_what_it_says(self):
         found = tiles.menu("nvfp4-w4a16", "swiglu", "sm_90a")
-        assert {choice.kind for choice in found} == {"mma", "wgmma"}
+        assert {choice.kind for choice in found} == {"mma", "decode", "wgmma"}
         assert all("nvfp4" in choice.variant.name and "swiglu" in choice.variant.name for choice in found)
-        assert {choice.kind for choice in tiles.menu("nvfp4-w4a16", "swiglu", "sm_89")} == {"mma"}
+        assert {choice.kind for choice in tiles.menu("nvfp4-w4a16", "swiglu", "sm_89")} == {"mma", "decode"}
 
     @pytest.mark.parametrize(
         ("weights", "tile", "name"),

@@ -62,7 +62,7 @@ def every_kernel():
         pytest.param(form, epilogue, Tile(kind, columns), id=f"{form}-{epilogue}-{kind}-{columns}")
         for form in FORMATS
         for epilogue in ("plain", "swiglu", "scatter")
-        for kind in ("mma", "wgmma")
+        for kind in ("mma", "decode", "wgmma")
         for columns in (8, 16, 32, 64, 128, 256)
     ]
 

@@ -42,8 +42,8 @@ def make_task(shape: str, format_id: str | None, kernel: str | None) -> Task:
     if kernel is None:
         return Task(parsed, tokens, format_id or FORMATS[0], None)
     (variant,) = find_variants([kernel])
-    if variant.kind not in ("mma", "wgmma"):
-        raise PerfModelError("is no grouped GEMM on tensor cores", field="--kernel", value=kernel, mend="Choose one of kind mma or wgmma.")
+    if variant.kind not in ("mma", "decode", "wgmma"):
+        raise PerfModelError("is no grouped GEMM on tensor cores", field="--kernel", value=kernel, mend="Choose another kind.")
     if format_id not in (None, *variant.formats):
         raise PerfModelError(f"takes {variant.formats[0]}", field="--kernel", value=kernel, mend=f"Leave --format {format_id} away.")
     return Task(parsed, tokens, variant.formats[0], kernel)
