@@ -57,9 +57,10 @@ class Choice:
         return getattr(self.config, "gather", False)
 
 
-MMA_TABLE = ((8, Tile("decode", 8)), (16, Tile("decode", 16)), (32, Tile("mma", 32)), (64, Tile("mma", 64)), (1 << 62, Tile("mma", 128)))
+MMA_TABLE = ((8, Tile("mma", 8)), (16, Tile("mma", 16)), (32, Tile("mma", 32)), (64, Tile("mma", 64)), (1 << 62, Tile("mma", 128)))
 WGMMA_TABLE = (
-    *MMA_TABLE[:2],
+    (8, Tile("decode", 8)),
+    (16, Tile("decode", 16)),
     (32, Tile("wgmma", 32)),
     (64, Tile("wgmma", 64)),
     (128, Tile("wgmma", 128)),

@@ -55,7 +55,6 @@ class TestSuites:
             Tile("wgmma", 16),
         ]
         assert suite.tiles_to_try(every, "mxfp4-w4a16", 64, "sm_80") == [
-            *(Tile("decode", n) for n in (8, 16)),
             *(Tile("mma", n) for n in (8, 16, 32, 64, 128)),
         ]
         assert {tile.columns for tile in suite.tiles_to_try(every, "mxfp4-w4a16", 2048, "sm_90a")} == {64, 128, 256}

@@ -17,7 +17,7 @@ def test_four_ctas_fit_an_sm(name, registers):
     assert (made.registers <= registers, made.spill_bytes, made.warnings) == (True, 0, ())
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(only=(9, 0))
 class TestGpu:
     """Beside test_kernels_grouped_gpu: K and N that end anywhere, few tiles of K, more experts than a warp has lanes."""
 

@@ -112,7 +112,7 @@ class TestTiles:
         found = tiles.menu("nvfp4-w4a16", "swiglu", "sm_90a")
         assert {choice.kind for choice in found} == {"mma", "decode", "wgmma"}
         assert all("nvfp4" in choice.variant.name and "swiglu" in choice.variant.name for choice in found)
-        assert {choice.kind for choice in tiles.menu("nvfp4-w4a16", "swiglu", "sm_89")} == {"mma", "decode"}
+        assert {choice.kind for choice in tiles.menu("nvfp4-w4a16", "swiglu", "sm_89")} == {"mma"}
 
     @pytest.mark.parametrize(
         ("weights", "tile", "name"),
