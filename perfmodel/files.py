@@ -9,6 +9,8 @@ from typing import Any
 
 from perfmodel.errors import PerfModelError
 
+MAX_YAML = 256 * 2**10
+"""A hundred times a specification; finding the line of an error in more would take minutes."""
 MAX_BYTES = 16 * 2**20
 """A spec, profile or config over this size is a mistake, not a file of ours."""
 
@@ -65,6 +67,8 @@ def load_yaml(path: str | Path, text: str | None = None) -> dict[str, Any]:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     text = read_text(path) if text is None else text
+    if len(text) > MAX_YAML:
+        raise PerfModelError(f"is larger than {MAX_YAML >> 10} KiB", file=path, mend="Specifications are a few KiB: is it the right file?")
     try:
         data = YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
