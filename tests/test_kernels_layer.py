@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="needs the extra `gpu`")
 import torch
 
 from perfmodel.errors import PerfModelError
-from perfmodel.kernels import cubins, grouped, launch, reference, routing_reference, steps
+from perfmodel.kernels import cubins, decode, grouped, launch, reference, routing_reference, steps
 from perfmodel.kernels import layer as layers
 from perfmodel.kernels.layer import MoELayer
 from perfmodel.kernels.mma_w4a16 import PARAMETERS
@@ -85,8 +85,8 @@ class Launch:
         packed, call = self.keep[:2]
         weights = self.unpacked[packed.n, packed.k]
         x = call.x.double() if call.token_scale is None else call.x.double() * call.token_scale.double()[:, None]
-        if self.name.startswith("numba-mma") and "gather" in self.name:
-            given = dict(zip(PARAMETERS, values, strict=True))
+        if self.name.startswith(("numba-mma", "numba-decode")) and "gather" in self.name:
+            given = dict(zip(decode.PARAMETERS if "decode" in self.name else PARAMETERS, values, strict=True))
             x = rows_at(given["x"], BF16, at(given["x_rows"], I32, call.tokens), packed.k).double()
         y = reference.grouped_gemm(x, weights, call.offsets)
         if "swiglu" in self.name:  # rows as `fused` puts them: 8 gates, their 8 ups
