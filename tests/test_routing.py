@@ -187,3 +187,11 @@ def test_counts_from_npy_and_a_broken_one(tmp_path):
 def test_any_text_gives_a_routing_or_an_error_of_ours(text):
     with contextlib.suppress(PerfModelError):
         parse_routing(text)
+
+
+@pytest.mark.parametrize(("experts", "topk", "ep", "groups"), [(4096, 200, 2, (1, 1)), (1200, 8, 4, (1200, 600)), (16384, 4096, 8, (1, 1))])
+def test_many_experts_do_not_overflow(experts, topk, ep, groups):
+    load, _ = busiest_load(Routing("group-limited" if groups != (1, 1) else "uniform", groups=groups), problem([1, 64], experts, topk, ep))
+    for values in (load.tokens, load.pairs, load.active):
+        assert np.isfinite(values).all()
+        assert (values > 0).all()

@@ -217,17 +217,18 @@ def touch_probability(p: Problem, groups: int = 1, used: int = 1) -> Array:
     on_rank = np.maximum(p.local_experts / size, 1.0)
     missed = np.zeros_like(p.tokens)
     for mine in range(used + 1):
-        weight = _choose(on_rank, mine) * _choose(groups - on_rank, used - mine) / _choose(np.float64(groups), used)
-        missed += weight * _choose(used * size - mine * in_one, p.topk) / _choose(used * size, p.topk)
+        drawn = _log_choose(on_rank, mine) + _log_choose(groups - on_rank, used - mine) - _log_choose(np.float64(groups), used)
+        avoided = _log_choose(used * size - mine * in_one, p.topk) - _log_choose(used * size, p.topk)
+        missed += np.exp(drawn + avoided)
     return np.clip(1.0 - missed, 0.0, 1.0)
 
 
-def _choose(n: Array | np.float64, k: Array | int) -> Array:
-    """Binomial coefficient of reals, 0 where k is over n."""
+def _log_choose(n: Array | np.float64, k: Array | int) -> Array:
+    """Logarithm of the binomial coefficient of reals, -inf where k is over n. The coefficients themselves overflow from 1,030 experts on."""
     from scipy.special import gammaln
 
     n, k = np.broadcast_arrays(np.asarray(n, float), np.asarray(k, float))
     inside = (k <= n + 1e-9) & (n >= 0)
     safe_n, safe_k = np.where(inside, n, 1.0), np.where(inside, np.minimum(k, n), 0.0)
     log: Array = gammaln(safe_n + 1) - gammaln(safe_k + 1) - gammaln(safe_n - safe_k + 1)
-    return np.where(inside, np.exp(log), 0.0)
+    return np.where(inside, log, -np.inf)
