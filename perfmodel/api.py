@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,13 @@ def gap(
     spec = model if isinstance(model, ModelSpec) else load_model(model)
     layer = _moe_layer(spec)
     gpu_spec = as_gpu(gpu, changes)
-    chosen = format or default_format(spec.format, gpu_spec)
+    chosen = default_format(spec.format, gpu_spec) if format is None else format
     groups = (layer.n_group, layer.topk_group)
-    kind = routing or ("group-limited" if layer.n_group > 1 else "uniform")
+    kind = ("group-limited" if layer.n_group > 1 else "uniform") if routing is None else routing
     parsed = parse_routing(kind, groups=groups, placement=placement, redundant=redundant)  # type: ignore[arg-type]
     scenario = resolve(gpu_spec, chosen, kernel, routing=parsed, launch=launch, comm=comm, clock=clock)
     counts = _token_counts(tokens)
+    _check_ranks(ep=ep, tp=tp)
     rows = layer_rows(_columns(layer, counts, ep, tp), gated=layer.gated)
     peak = None if against is None else _against(against)
     parts = gap_rows(scenario, rows, peak)
@@ -74,7 +75,9 @@ def _moe_layer(spec: ModelSpec) -> MoeLayer:
 
 
 def _token_counts(tokens: int | Sequence[int]) -> list[int]:
-    counts = [tokens] if isinstance(tokens, int | np.integer) else list(tokens)
+    if isinstance(tokens, str | bytes) or not isinstance(tokens, int | np.integer | Iterable):
+        raise PerfModelError("must be whole numbers", field="tokens", value=tokens, mend="Give token counts such as [1, 64, 4096].")
+    counts = [tokens] if isinstance(tokens, int | np.integer) else list(np.atleast_1d(tokens) if isinstance(tokens, np.ndarray) else tokens)
     if not counts:
         raise PerfModelError("no token count given", field="tokens", mend="Give at least one, such as 64.")
     if len(counts) > MOST_ROWS:
@@ -87,9 +90,17 @@ def _token_counts(tokens: int | Sequence[int]) -> list[int]:
     return [int(c) for c in counts]
 
 
+def _check_ranks(**ranks: object) -> None:
+    for name, count in ranks.items():
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count < 2**31:
+            raise PerfModelError("must be a whole number from 1", field=name, value=count, mend="Give the number of ranks, such as 8.")
+
+
 def _against(tflops: float) -> float:
-    if not (np.isfinite(tflops) and tflops > 0):
-        raise PerfModelError("must be a positive number of TFLOPS", field="against", value=tflops, mend="Give a peak such as 9000.")
+    if isinstance(tflops, bool) or not isinstance(tflops, int | float) or not 0 < tflops <= 1e9:
+        raise PerfModelError(
+            "must be a positive number of TFLOPS up to a billion", field="against", value=tflops, mend="Give a peak such as 9000."
+        )
     return tflops * TFLOPS
 
 

@@ -55,6 +55,8 @@ def moe_latency(
     Returns an array of the broadcast shape. Raises PerfModelError for sizes that are not whole, positive or do not fit together,
     and for a GPU, format, kernel or routing that does not exist or run.
     """
+    if not isinstance(gated, bool | np.bool_):
+        raise PerfModelError("must be True or False", field="gated", value=gated, mend="Give gated=True or gated=False.")
     scenario = resolve(gpu, format, kernel, routing=routing, launch=launch, comm=comm, clock=clock, changes=changes)
     shape = {"hidden": hidden, "inter": inter, "experts": experts, "topk": topk, "tokens": tokens, "tp": tp, "ep": ep}
     columns = {name: _numbers(name, values) for name, values in shape.items()}

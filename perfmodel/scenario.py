@@ -68,6 +68,11 @@ def resolve(
     changes: Sequence[str] = (),
 ) -> Scenario:
     """Check the user's words and load what they name. Raises PerfModelError with the field, the value and the mend."""
+    for name, word in (("format", format), ("kernel", kernel), ("launch", launch), ("comm", comm), ("clock", clock)):
+        if not isinstance(word, str):
+            raise PerfModelError("must be a word", field=name, value=word, mend="Give it as text, or leave it out.")
+    if not isinstance(routing, str | Routing):
+        raise PerfModelError("must be a word", field="routing", value=routing, mend="Give it as text, such as uniform.")
     spec = as_gpu(gpu, changes)
     form = get_format(format)
     form.math_type(spec.math_types)

@@ -48,7 +48,7 @@ def gap(
     json: JsonOption = False,
 ) -> None:
     """Predict, explain, print, draw."""
-    if plot:
+    if plot is not None:
         from perfmodel.report.gap_plot import check_suffix
 
         check_suffix(plot)
@@ -68,7 +68,7 @@ def gap(
         from perfmodel.report.gap import render
 
         render(result, Console(markup=False), waterfall)
-    if plot:
+    if plot is not None:
         from perfmodel.report.gap_plot import save
 
         save(result, plot)

@@ -72,24 +72,21 @@ def _joined(compute: Array, memory: Array, machine: Machine, on: Causes) -> Gemm
 
 
 def compute_time(tiles: Array, m: int, n: int, k: Array, machine: Machine, on: Causes) -> Array:
-    """Seconds for `tiles` tiles of m x n x k over the SMs: waves x (fixed + the slower of MMA and L2 feed + dequantisation).
+    """Seconds for `tiles` tiles of m x n x k over the SMs.
 
-    MMA: 2 m n k FLOP at one SM's rate. Feed: both operands of the tile through its share of the L2 bandwidth
-    among the busy SMs.
+    The slower of waves x MMA (2 m n k FLOP at one SM's rate) and both operands of all tiles through L2, then waves x (fixed time of a
+    tile + dequantisation of its n k weights). An SM that waits for L2 leaves its share to the others, so L2 counts tiles, not waves.
     """
-    tile = 2.0 * m * n * k / machine.sm_flops(on)
-    if on.ramp and machine.l2_bandwidth:
-        bytes_ = m * machine.act_bytes + n * (machine.weight_bytes + machine.scale_bytes)
-        whole = on.scheduling and machine.tiles.waves == "whole"
-        sharing = np.minimum(tiles, machine.sm_count) if whole else machine.sm_count
-        tile = np.maximum(tile, k * sharing * (bytes_ / (machine.l2_efficiency * machine.l2_bandwidth)))
-    if on.quantise and machine.dequantise:
-        tile = tile + k * (n * machine.dequantise)
     waves = tiles / machine.sm_count
-    if on.scheduling:
-        waves = waves if machine.tiles.waves == "split" else np.ceil(waves - 1e-9)
-        tile = tile + machine.tile_fixed
-    return waves * tile
+    if on.scheduling and machine.tiles.waves == "whole":
+        waves = np.ceil(waves - 1e-9)
+    time = waves * (2.0 * m * n * k / machine.sm_flops(on))
+    if on.ramp and machine.l2_bandwidth:
+        operands = m * machine.act_bytes + n * (machine.weight_bytes + machine.scale_bytes)
+        time = np.maximum(time, tiles * k * (operands / (machine.l2_efficiency * machine.l2_bandwidth)))
+    if on.quantise and machine.dequantise:
+        time = time + waves * k * (n * machine.dequantise)
+    return time + waves * machine.tile_fixed if on.scheduling else time
 
 
 def memory_time(weights: Array, strips: Array, n: int, k: Array, machine: Machine, on: Causes) -> Array:

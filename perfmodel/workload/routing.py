@@ -14,6 +14,7 @@ import numpy as np
 
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.workload.expectation import Array, expected_active, expected_maximum
+from perfmodel.workload.layer import MOST_EXPERTS
 from perfmodel.workload.loads import BinomialLoad, Load, TwoLevelLoad
 
 Kind = Literal["balanced", "uniform", "group-limited", "powerlaw", "zipf", "active", "counts"]
@@ -38,8 +39,8 @@ class Routing:
             raise PerfModelError(
                 "no such placement", field="placement", value=self.placement, mend=did_you_mean(self.placement, get_args(Placement))
             )
-        if self.redundant < 0:
-            raise PerfModelError("must not be negative", field="redundant", value=self.redundant, mend="Give 0 or more replicas.")
+        if not 0 <= self.redundant <= MOST_EXPERTS:
+            raise PerfModelError(f"must be 0 to {MOST_EXPERTS:,}", field="redundant", value=self.redundant, mend="Give a few replicas.")
         if self.redundant and self.kind not in SKEWED:
             raise PerfModelError(
                 f"replicas change nothing under {self.kind} routing, where every expert is equally hot",
@@ -224,7 +225,7 @@ def touch_probability(p: Problem, groups: int = 1, used: int = 1) -> Array:
 
 
 def _log_choose(n: Array | np.float64, k: Array | int) -> Array:
-    """Logarithm of the binomial coefficient of reals, -inf where k is over n. The coefficients themselves overflow from 1,030 experts on."""
+    """Logarithm of the binomial coefficient of reals, -inf where k is over n. The coefficients themselves overflow."""
     from scipy.special import gammaln
 
     n, k = np.broadcast_arrays(np.asarray(n, float), np.asarray(k, float))
