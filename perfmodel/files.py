@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +18,76 @@ MAX_BYTES = 16 * 2**20
 """A spec, profile or config over this size is a mistake, not a file of ours."""
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether there is such a file; a name that no file can have (too long, a null byte, a loop of links) is none."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether there is such a folder."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+@contextmanager
+def locked_folder(path: str | Path) -> Iterator[None]:
+    """Let one process at a time read, change and write files in the folder of `path`; others wait. No lock file is left behind."""
+    try:
+        import fcntl
+
+        folder = os.open(Path(path).resolve().parent, os.O_RDONLY)
+    except (ImportError, OSError, RuntimeError, ValueError):  # no locks on Windows; a folder that is not there fails at the next step
+        yield
+        return
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 def write_atomic(path: str | Path, data: str | bytes) -> None:
     """Write `data` to `path` so that a reader, or a crash at any moment, sees the old file or the new one, never a part.
 
-    Raises PerfModelError where the folder is missing or not writable.
+    Raises PerfModelError where the folder is missing or not writable, and for what is no ordinary file (a device, a pipe, a folder) or is
+    write-protected: it is left as it was.
     """
     path = Path(path)
     raw = data.encode() if isinstance(data, str) else data
     try:
-        target = path.resolve() if path.is_symlink() else path
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(raw)
-                stream.flush()
-                os.fsync(stream.fileno())
-            Path(temporary).chmod(mode)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise PerfModelError(f"cannot write: {error.strerror}", file=path, mend="Choose a folder that exists and is writable.") from error
+        target = path.resolve()
+        old = target.stat() if target.exists() else None
+        if old is not None and not stat.S_ISREG(old.st_mode):
+            raise PerfModelError("is no ordinary file", file=path, mend="Name a file; to send text elsewhere, redirect the output.")
+        if old is not None and not old.st_mode & 0o222:
+            raise PerfModelError("is write-protected", file=path, mend="Allow writing (chmod u+w) or choose another name.")
+        _replace(target, raw, old)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PerfModelError(f"cannot write: {reason}", file=path, mend="Choose a folder that exists and is writable.") from error
+
+
+def _replace(target: Path, raw: bytes, old: os.stat_result | None) -> None:
+    """Write beside `target`, then put it in its place, with the mode and, where allowed, the owner of the old file."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if old is not None and hasattr(os, "chown"):
+            with suppress(PermissionError):
+                os.chown(temporary, old.st_uid, old.st_gid)
+        Path(temporary).chmod(old.st_mode & 0o777 if old is not None else 0o666 & ~_umask())
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _umask() -> int:
@@ -50,6 +100,8 @@ def read_text(path: str | Path) -> str:
     """The text of a small UTF-8 file. Raises PerfModelError for a missing, unreadable, binary or huge one, or a folder."""
     path = Path(path)
     try:
+        if path.is_fifo() and not str(path).startswith(("/dev/fd/", "/proc/")):  # a named pipe would wait for a writer
+            raise PerfModelError("is a pipe", file=path, mend="Give an ordinary file.")
         with path.open("rb") as stream:  # bounded, so that a device such as /dev/zero ends too
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
@@ -57,8 +109,9 @@ def read_text(path: str | Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PerfModelError("is not UTF-8 text", file=path, mend="Save it as UTF-8.") from error
-    except OSError as error:
-        raise PerfModelError(f"cannot read: {error.strerror}", file=path, mend="Check the path.") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise PerfModelError(f"cannot read: {reason}", file=path, mend="Check the path.") from error
 
 
 def load_yaml(path: str | Path, text: str | None = None) -> dict[str, Any]:
@@ -70,6 +123,8 @@ def load_yaml(path: str | Path, text: str | None = None) -> dict[str, Any]:
     if len(text) > MAX_YAML:
         raise PerfModelError(f"is larger than {MAX_YAML >> 10} KiB", file=path, mend="Specifications are a few KiB: is it the right file?")
     try:
+        if "<<" in text:
+            _refuse_merged_lists(YAML(typ="safe").compose(text), path)
         data = YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -82,6 +137,27 @@ def load_yaml(path: str | Path, text: str | None = None) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise PerfModelError("holds no mapping of fields", file=path, value=type(data).__name__, mend="Write `field: value` lines.")
     return data
+
+
+def _refuse_merged_lists(node: Any, path: str | Path) -> None:
+    """Raise PerfModelError for a merge of a list of mappings (`<<: [*a, *a]`): nested, a few lines of them take for ever to load."""
+    from ruamel.yaml.nodes import MappingNode, SequenceNode
+
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, SequenceNode):
+            waiting += node.value
+        elif isinstance(node, MappingNode):
+            for key, value in node.value:
+                if key.value == "<<" and isinstance(value, SequenceNode):
+                    line = key.start_mark.line + 1 if key.start_mark else None
+                    raise PerfModelError("merges a list of mappings", file=path, line=line, mend="Merge one mapping: `<<: *name`.")
+                waiting += [key, value]
 
 
 def line_of(text: str, location: tuple[object, ...]) -> int | None:

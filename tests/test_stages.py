@@ -1,5 +1,6 @@
 """Each term of the layer beside the GEMM tiles, by hand, and each cause against its definition."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -235,3 +236,16 @@ def test_steep_zipf_over_many_experts_is_solved():
         "rows"
     ]
     assert all(row["latency_us"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("tokens", [64, 1100, 5253])
+@pytest.mark.parametrize("kernel", ["ideal", "generic-fused", "generic-unfused"])
+def test_more_sms_are_never_slower(kernel, tokens):
+    times = [
+        perfmodel.gap("deepseek-v3", "b300", format="fp8-block", kernel=kernel, tokens=tokens, ep=8, changes=[f"compute.sm_count={n}"])[
+            "rows"
+        ][0]
+        for n in (100, 148, 200, 301, 445)
+    ]
+    latencies = [row["latency_us"] for row in times]
+    assert all(b <= a * (1 + 1e-9) for a, b in itertools.pairwise(latencies))

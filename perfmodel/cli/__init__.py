@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -18,19 +19,34 @@ def main(argv: list[str] | None = None) -> None:
     """Run one command. Exit codes: 0, 2 for bad input, 3 for missing hardware or extra, 130 when interrupted."""
     from perfmodel.errors import PerfModelError
 
+    if sys.stdout is None:
+        _fail("stdout is closed: there is nowhere to print to", 2)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no box characters still gets its table
     app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
     app.callback()(_options)
     for name in COMMANDS:
         import_module(f"perfmodel.cli.{name}").register(app)
     try:
-        app(args=argv)
+        try:
+            app(args=argv)
+        finally:
+            sys.stdout.flush()
     except PerfModelError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except BrokenPipeError:  # the reader of a pipe, `| head` say, went away: not a mistake
-        sys.stderr.close()
+        _silence_stdout()
         sys.exit(0)
+    except OSError as error:
+        _silence_stdout()
+        _fail(f"{error.filename or 'the output'}: {error.strerror}. Check the path and the space left.", 2)
+
+
+def _silence_stdout() -> None:
+    """Let what is still buffered go nowhere, so that the interpreter does not complain when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_version(wanted: bool) -> None:

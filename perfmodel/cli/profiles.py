@@ -32,7 +32,7 @@ def profiles(
     from perfmodel.profiles import load_profile
     from perfmodel.profiles import profiles as bundled
 
-    shown = [load_profile(kernel)] if kernel else bundled()
+    shown = bundled() if kernel is None else [load_profile(kernel)]
     if json:
         print_json({"profiles": [profile.model_dump(mode="json") for profile in shown]})
         return
@@ -40,7 +40,7 @@ def profiles(
 
     from perfmodel.report.profiles import render_list, render_one
 
-    if kernel:
+    if kernel is not None:
         render_one(shown[0], Console(markup=False))
     else:
         render_list(shown, Console(markup=False))

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from perfmodel.errors import PerfModelError, did_you_mean
-from perfmodel.files import load_yaml, read_text
+from perfmodel.files import is_file, load_yaml, read_text
 from perfmodel.hardware.fields import apply_changes, parse_changes
 from perfmodel.hardware.spec import GpuSpec
 from perfmodel.hardware.whatif import consequences
@@ -35,7 +35,7 @@ def find_gpu(id_or_path: str | Path) -> Path:
     text = str(id_or_path)
     if text in gpu_ids():
         return _folder() / f"{text}.yaml"
-    if isinstance(id_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")) or Path(text).is_file():
+    if isinstance(id_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")) or is_file(text):
         return Path(id_or_path)
     raise PerfModelError("no such GPU", field="GPU", value=text, mend=did_you_mean(text, gpu_ids()))
 

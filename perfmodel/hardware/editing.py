@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ruamel.yaml.error import YAMLError
+
 from perfmodel.errors import PerfModelError
-from perfmodel.files import load_yaml, read_text, write_atomic
+from perfmodel.files import is_file, load_yaml, locked_folder, read_text, write_atomic
 from perfmodel.hardware.catalog import find_gpu, gpu_ids, schema_path
 from perfmodel.hardware.fields import Change, apply_changes, field_kinds, field_values, parse_changes
 from perfmodel.hardware.quantity import USER_SOURCE
@@ -45,6 +47,11 @@ def set_fields(path: str | Path, changes: Sequence[str], *, rescale: bool = Fals
     Raises PerfModelError with file, line, field and mend; then the file is as it was.
     """
     file = _users_file(path)
+    with locked_folder(file):
+        return _set_fields(file, changes, rescale)
+
+
+def _set_fields(file: Path, changes: Sequence[str], rescale: bool) -> Edit:
     text = read_text(file)
     data = load_yaml(file, text)
     wanted, notes = parse_changes(changes), list[str]()
@@ -57,7 +64,11 @@ def set_fields(path: str | Path, changes: Sequence[str], *, rescale: bool = Fals
         if not rescale and any(change.path.startswith(DRIVERS) for change in wanted):
             error.mend = f"{error.mend} Or add --rescale, which changes what depends on clock, SMs and rate."
         raise
-    new = edited_text(text, wanted)
+    try:
+        new = edited_text(text, wanted)
+    except YAMLError as error:
+        mend = "Save it with ordinary line ends and without aliases there, or change it by hand."
+        raise PerfModelError("cannot be edited in place", file=file, mend=mend) from error
     if validate(GpuSpec, load_yaml(file, new), file=file, text=new) != gpu:
         raise PerfModelError(
             "cannot be edited in place", file=file, mend="Aliases, anchors and tags need an editor: change the file by hand."
@@ -92,7 +103,7 @@ def _at(data: Any, keys: list[str]) -> Any:
 
 
 def _users_file(path: str | Path) -> Path:
-    if str(path) in gpu_ids() and not Path(path).is_file():
+    if str(path) in gpu_ids() and not is_file(path):
         mend = f"Copy it first: perfmodel spec new --from {path} my-{path}.yaml"
         raise PerfModelError("is a bundled GPU", field="FILE", value=str(path), mend=mend)
     return Path(path)
@@ -106,7 +117,12 @@ def new_spec(source: str | Path, path: str | Path, *, force: bool = False) -> Gp
     file = Path(path)
     if file.suffix not in (".yaml", ".yml"):
         raise PerfModelError("must end in .yaml", field="FILE", value=str(path), mend=f"Write {file}.yaml.")
-    if file.exists() and not force:
+    with locked_folder(file):
+        return _new_spec(source, file, force)
+
+
+def _new_spec(source: str | Path, file: Path, force: bool) -> GpuSpec:
+    if is_file(file) and not force:
         raise PerfModelError("exists", file=file, mend="Choose another name, or overwrite it with --force.")
     origin = find_gpu(source)
     first, _, rest = read_text(origin).partition("\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel.errors import PerfModelError
-from perfmodel.files import write_atomic
+from perfmodel.files import is_folder, write_atomic
 from perfmodel.report.gap import conditions, subject
 from perfmodel.report.palette import COLOURS
 
@@ -32,15 +32,18 @@ def check_suffix(path: str) -> None:
     """Raises PerfModelError for a picture format that is not offered; call it before the work."""
     if Path(path).suffix.lower() not in SUFFIXES:
         raise PerfModelError("no such picture format", field="plot", value=path, mend=f"End the name in {', '.join(SUFFIXES)}.")
-    if not Path(path).resolve().parent.is_dir():
+    folder = Path(path).parent
+    if len(str(path)) > 1000 or not is_folder(folder):
         raise PerfModelError("the folder does not exist", field="plot", value=path, mend="Choose a folder that exists.")
 
 
 def save(result: dict[str, Any], path: str) -> None:
     """Draw the object of `perfmodel.gap` and write it, whole or not at all, as PNG, SVG or PDF."""
     import io
+    import os
     import warnings
 
+    os.environ["MPLBACKEND"] = "Agg"  # whatever stands there: this draws into a file
     import matplotlib
 
     matplotlib.use("Agg")

@@ -10,6 +10,7 @@ import numpy as np
 from perfmodel.errors import PerfModelError
 from perfmodel.files import read_text
 from perfmodel.workload.expectation import Array
+from perfmodel.workload.layer import MOST_EXPERTS
 
 MEND = "Give a CSV (one count a line or comma-separated, or a header `tokens`) or a one-dimensional .npy."
 
@@ -29,8 +30,9 @@ def _read(path: str, experts: int, state: tuple[int, int, int]) -> Array:
     values = _from_npy(path) if path.endswith(".npy") else _from_csv(path)
     if values.ndim != 1 or values.size != experts:
         raise PerfModelError(f"holds {values.size} counts, the layer has {experts} experts", file=path, mend=MEND)
-    if not np.isfinite(values).all() or (values < 0).any():
-        at = int(np.flatnonzero(~np.isfinite(values) | (values < 0))[0])
+    wrong = ~((values >= 0) & (values <= 1e15))
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
         raise PerfModelError("a count is negative or not finite", file=path, field=f"expert {at}", value=float(values[at]), mend=MEND)
     if values.sum() <= 0:
         raise PerfModelError("holds no token", file=path, mend="At least one expert must have tokens.")
@@ -40,8 +42,11 @@ def _read(path: str, experts: int, state: tuple[int, int, int]) -> Array:
 
 def _from_npy(path: str) -> Array:
     try:
-        return np.asarray(np.load(Path(path), allow_pickle=False), dtype=float)
-    except (OSError, ValueError, TypeError, EOFError) as error:
+        array = np.load(Path(path), allow_pickle=False, mmap_mode="r")
+        if array.dtype.kind not in "iuf" or array.size > MOST_EXPERTS:
+            raise ValueError("no counts of experts")
+        return np.asarray(array, dtype=float)
+    except (OSError, ValueError, TypeError, EOFError, MemoryError, OverflowError) as error:
         raise PerfModelError("is not a NumPy array of numbers", file=path, mend=MEND) from error
 
 

@@ -7,12 +7,12 @@ zipf is an expectation over experts of unequal probability.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
 from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.files import is_file
 from perfmodel.workload.expectation import Array, expected_active, expected_maximum
 from perfmodel.workload.layer import MOST_EXPERTS
 from perfmodel.workload.loads import BinomialLoad, Load, TwoLevelLoad
@@ -86,7 +86,7 @@ def parse_routing(text: str, *, groups: tuple[int, int] = (1, 1), placement: Pla
             raise PerfModelError(f"{kind} takes no parameter", field="routing", value=text, mend=f"Write {kind}.")
         return Routing(kind, **options)  # type: ignore[arg-type]
     if kind == "counts":
-        if not Path(rest).is_file():
+        if not is_file(rest):
             raise PerfModelError("no such counts file", field="routing", value=rest, mend="Give a CSV or .npy of tokens per expert.")
         return Routing("counts", file=rest, **options)  # type: ignore[arg-type]
     if kind == "group-limited":
