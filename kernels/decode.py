@@ -1,13 +1,13 @@
-"""Grouped GEMM for few tokens of each expert, MXFP4 or NVFP4 weights and bf16 activations: y[t] = alpha[e] W[e] x[t].
+"""Grouped GEMM for up to 8 tokens of each expert, MXFP4 or NVFP4 weights and bf16 activations: y[t] = alpha[e] W[e] x[t].
 
 As in `mma_w4a16` the weights are the M operand of `mma.sync` and go from global memory straight into registers. But here nothing waits:
 no activations in shared memory, and no barrier before the end. Each lane reads what its fragment wants of the activations, 4 bytes at a
 time, from the rows of x themselves, which stay in L1 while the warps of a CTA go along K together; lanes of tokens that are not there
-read the first token once more, which costs nothing. A CTA takes 128 weight rows x `columns` tokens, its warps share out rows and K, and
-their sums meet at the end.
+read the first token once more, which costs nothing. A CTA takes 128 weight rows x 8 tokens, its warps share out K, and their sums meet at
+the end.
 
-What the speed rests on: 32 warps an SM with 2 KB of weights under way each (MXFP4, 8 tokens), or 16 warps with 4 KB each; and four CTAs an
-SM, one for each tile, so that a few hundred tiles are all under way at once and only one beginning and one end are seen.
+What the speed rests on: 16 warps an SM with 4 KB of weights under way each, and four CTAs an SM, one for each tile, so that a few hundred
+tiles are all under way at once and only one beginning and one end are seen. With 16 tokens L1 could not keep up: see `decode_ring`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ PARAMETERS = POINTERS + NUMBERS
 
 @dataclass(frozen=True)
 class Config(mma_w4a16.Config):
-    """Choices of one variant; `tiles` is how many packed tiles of 64 of K each warp has in registers, 1 or 2."""
+    """Choices of one variant."""
+
+    columns: int = 8
+    blocks: int = 8
+    splits: int = 4
+    least_ctas: int = 4
 
     @property
     def name(self) -> str:
@@ -38,7 +43,7 @@ class Config(mma_w4a16.Config):
 def build(config: Config) -> KernelSource:
     """The kernel of a configuration. Arguments as PARAMETERS names them, 0 where there is nothing; what they are: `mma_w4a16.build`.
 
-    The grid needs a CTA for each tile: 128 weight rows x `columns` tokens of one expert. CTAs beyond the last tile end at once.
+    The grid needs a CTA for each tile: 128 weight rows x 8 tokens of one expert. CTAs beyond the last tile end at once.
     """
     from perfmodel.kernels.decode_kernel import make_kernel
 
@@ -48,23 +53,7 @@ def build(config: Config) -> KernelSource:
 
 ARCHS = ("sm_90a",)
 """Where they were measured. For others the assembler needs a few registers more than 64."""
-SHAPES: dict[str, tuple[dict[str, int], ...]] = {
-    "mxfp4-w4a16": (
-        {"columns": 8, "blocks": 4, "splits": 4, "least_ctas": 4},
-        {"columns": 16, "blocks": 4, "splits": 2, "tiles": 2, "least_ctas": 4},
-    ),
-    "nvfp4-w4a16": (
-        {"columns": 8, "blocks": 8, "splits": 4, "least_ctas": 4},
-        {"columns": 16, "blocks": 4, "splits": 2, "tiles": 2, "least_ctas": 4},
-    ),
-}
-"""The tiles of each format: with the registers that least_ctas leaves, none spills."""
-CONFIGS = tuple(
-    Config(form, **(shape | choices))  # type: ignore[arg-type]
-    for form, shapes in SHAPES.items()
-    for choices in EPILOGUES
-    for shape in shapes
-)
+CONFIGS = tuple(Config(form, **choices) for form in ("mxfp4-w4a16", "nvfp4-w4a16") for choices in EPILOGUES)  # type: ignore[arg-type]
 VARIANTS = tuple(
     Variant(config.name, "decode", (config.format,), ARCHS, "perfmodel.kernels.reference:grouped_gemm", partial(build, config))
     for config in CONFIGS

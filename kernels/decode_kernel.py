@@ -26,13 +26,10 @@ from perfmodel.kernels.ptx.memory import (
     store_shared_x4,
     to_shared,
 )
-from perfmodel.kernels.ptx.shuffle import shuffle
-from perfmodel.kernels.schedule import offset_of
+from perfmodel.kernels.schedule import make_find_tile
 
 U = np.uint32
 U64 = np.uint64
-ALL_LANES = np.int32(-1)
-WARP = U(32)
 
 
 @dataclass(frozen=True)
@@ -64,12 +61,12 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
     """The kernel function of a configuration, its numba signature, its bytes of shared memory."""
     plan = Plan(config)
     find_tile, main_loop, finish = make_find_tile(config.columns), make_main_loop(config), make_finish(config, plan)
-    note, lane_offsets, token_pointers = make_note(config, plan), make_lane_offsets(config), make_token_pointers(config)
+    note, lane_offsets, token_pointer = make_note(config, plan), make_lane_offsets(config), make_token_pointer(config)
     ROW_WARPS, TILE, PLACE, ALPHA = U(config.row_warps), U64(config.tile_bytes), U(plan.place), U(plan.alpha)
 
     def kernel(x, weights, alphas, offsets, out, x_rows, out_rows, factors, experts, n, k, row_tiles):
         lane = U(cuda.threadIdx.x & U(31))
-        expert, strip, start, count = find_tile(offsets, experts, row_tiles, lane)
+        expert, strip, start, count = find_tile(U(cuda.blockIdx.x), offsets, experts, row_tiles, lane)
         if count == U(0):
             return
         shared = cuda.shared.array(0, types.uint8)
@@ -79,49 +76,15 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
         k_tiles = U((k + U(TILE_K - 1)) // U(TILE_K))
         to_codes, to_scales = lane_offsets(warp, lane)
         tiles = weights + U64(expert * row_tiles + strip) * U64(k_tiles) * TILE
-        tokens = token_pointers(x, x_rows, start, count, k, lane)
+        token = token_pointer(x, x_rows, start, count, k, lane)
         note(base, (expert, strip, start, count), alphas, out_rows, factors)
-        d = main_loop(tiles + U64(to_codes), tiles + U64(to_scales), tokens, k, split)
+        d = main_loop(tiles + U64(to_codes), tiles + U64(to_scales), token, k, split)
         copy_wait(0)
         cuda.syncthreads()
         expert, strip, start, count = load_shared_x4(base + PLACE)
         finish(d, load_shared_f32(base + ALPHA), (out, n, strip, start, count), base)
 
     return kernel, (types.uint64,) * len(POINTERS) + (types.uint32,) * len(NUMBERS), plan.bytes
-
-
-def make_find_tile(columns: int) -> Callable[..., Any]:
-    """Device function: (expert, strip of weight rows, first token, tokens) of this CTA's tile; no tokens where there are fewer tiles.
-
-    Each warp finds it for itself, a lane for each expert: one round of loads, no barrier. Tiles of the same weights follow each other.
-    """
-    COLUMNS = U(columns)
-
-    @cuda.jit(device=True, forceinline=True)
-    def find_tile(offsets, experts, row_tiles, lane):
-        index = U(cuda.blockIdx.x)
-        for first in range(U(0), experts, WARP):
-            expert = min(U(U(first) + lane), experts)
-            begin = offset_of(offsets, expert)
-            end = offset_of(offsets, min(U(expert + U(1)), experts))
-            token_tiles = U(U(end - begin + COLUMNS - U(1)) // COLUMNS)
-            after = U(token_tiles * row_tiles)
-            for step in (U(1), U(2), U(4), U(8), U(16)):
-                other = U(cuda.shfl_up_sync(ALL_LANES, np.int32(after), step))
-                if lane >= step:
-                    after = U(after + other)
-            total = shuffle(after, U(31))
-            if index < total:
-                owner = U(cuda.popc(cuda.ballot_sync(ALL_LANES, after <= index)))
-                begin, end, token_tiles = shuffle(begin, owner), shuffle(end, owner), shuffle(token_tiles, owner)
-                inside = U(index + token_tiles * row_tiles - shuffle(after, owner))
-                strip = U(inside // token_tiles)
-                start = U(begin + (inside - strip * token_tiles) * COLUMNS)
-                return U(U(first) + owner), strip, start, min(U(end - start), COLUMNS)
-            index = U(index - total)
-        return U(0), U(0), U(0), U(0)
-
-    return find_tile
 
 
 def make_lane_offsets(config: Config) -> Callable[..., Any]:
@@ -136,25 +99,19 @@ def make_lane_offsets(config: Config) -> Callable[..., Any]:
     return lane_offsets
 
 
-def make_token_pointers(config: Config) -> Callable[..., Any]:
-    """Device function: where a lane's activations begin in the rows of its tokens, one address for each 8 tokens."""
-    gather, two = config.gather, config.columns == 16
+def make_token_pointer(config: Config) -> Callable[..., Any]:
+    """Device function: where a lane's activations begin, in the row of its token."""
+    gather = config.gather
 
     @cuda.jit(device=True, forceinline=True)
-    def pointer(x, x_rows, start, count, k, lane, first):
-        token = U((lane >> U(2)) + first)
+    def pointer(x, x_rows, start, count, k, lane):
+        token = U(lane >> U(2))
         row = U(start + token) if token < count else start
         if gather:
             row = load_constant(x_rows + U64(row) * U64(4))
         return x + U64(row) * U64(k) * U64(2) + U64((lane & U(3)) * U(4))
 
-    @cuda.jit(device=True, forceinline=True)
-    def pointers(x, x_rows, start, count, k, lane):
-        if two:
-            return pointer(x, x_rows, start, count, k, lane, U(0)), pointer(x, x_rows, start, count, k, lane, U(8))
-        return (pointer(x, x_rows, start, count, k, lane, U(0)),)
-
-    return pointers
+    return pointer
 
 
 def make_note(config: Config, plan: Plan) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 Device functions make the A fragments (of 4 registers) of 16 rows x 64 of K from a lane's four words and its scales, which lie as `layouts`
 says. What they multiply, they multiply exactly:
 
-    MXFP4, NVFP4   as in `dequant_w4a16`, but by `fma` with -0 in place of `mul`, which bf16 pairs lack before Hopper
+    MXFP4, NVFP4   `dequant_e2m1`
     INT4           128 + code is a bf16 whose mantissa holds the code: one mask; 128 + zero is subtracted from it, exactly
     NF4            `prmt` looks codes up in the codebook, rounded to bf16: low and high bytes apart
 
@@ -22,29 +22,11 @@ import numpy as np  # isort: skip
 from numba import cuda, types  # isort: skip
 
 from perfmodel.formats.elements import NF4_CODEBOOK
-from perfmodel.kernels.dequant_w4a16 import normalised_scales, powers_of_two
+from perfmodel.kernels.dequant_e2m1 import make_halves
 from perfmodel.kernels.ptx.asm import U32, Instruction, U32x4, asm, instruction
 from perfmodel.kernels.ptx.convert import bits_float
 
 U = np.uint32
-
-
-@asm(
-    """{ .reg .b32 a0, a1, a2, a3, t;
-    and.b32 a0, $word, 0x81C081C0;
-    shl.b32 t, $word, 3; and.b32 a1, t, 0x81C081C0;
-    shl.b32 t, $word, 6; and.b32 a2, t, 0x81C081C0;
-    shl.b32 t, $word, 1; and.b32 a3, t, 0x80008000;
-    shr.b32 t, $word, 3; lop3.b32 a3, t, 0x01800180, a3, 0xEA;
-    shr.b32 t, $word, 7; lop3.b32 a3, t, 0x00400040, a3, 0xEA;
-    mov.b32 t, 0x80008000;
-    fma.rn.bf16x2 $out[0], a0, $upper, t; fma.rn.bf16x2 $out[1], a1, $lower, t;
-    fma.rn.bf16x2 $out[2], a2, $upper, t; fma.rn.bf16x2 $out[3], a3, $lower, t; }""",
-    effect="none",
-    early=True,
-)
-def e2m1_fragment(word: U32, upper: U32, lower: U32) -> U32x4:
-    """The A fragment of one word; `upper` and `lower` are the scales of rows r and r + 8, twice each. lop3 0xEA is (a & b) | c."""
 
 
 @asm(
@@ -93,34 +75,6 @@ nf4_fragment = _nf4_fragment()
 
 
 @cuda.jit(device=True, forceinline=True)
-def mxfp4_half_0(words, scales):
-    """Fragments 0 and 1. scales: one word, of rows r and r + 8 for K 0-31, then for K 32-63."""
-    s = powers_of_two(scales[0])
-    return (*e2m1_fragment(words[0], s[0], s[1]), *e2m1_fragment(words[1], s[0], s[1]))
-
-
-@cuda.jit(device=True, forceinline=True)
-def mxfp4_half_1(words, scales):
-    """Fragments 2 and 3."""
-    s = powers_of_two(scales[0])
-    return (*e2m1_fragment(words[2], s[2], s[3]), *e2m1_fragment(words[3], s[2], s[3]))
-
-
-@cuda.jit(device=True, forceinline=True)
-def nvfp4_half_0(words, scales):
-    """Fragments 0 and 1. scales: two words, of rows r and r + 8 for each 16 of K."""
-    s = normalised_scales(scales[0])
-    return (*e2m1_fragment(words[0], s[0], s[1]), *e2m1_fragment(words[1], s[2], s[3]))
-
-
-@cuda.jit(device=True, forceinline=True)
-def nvfp4_half_1(words, scales):
-    """Fragments 2 and 3."""
-    s = normalised_scales(scales[1])
-    return (*e2m1_fragment(words[2], s[0], s[1]), *e2m1_fragment(words[3], s[2], s[3]))
-
-
-@cuda.jit(device=True, forceinline=True)
 def int4_fragments(words, scales):
     """scales: four words, of rows r and r + 8 for K 0-31, then for K 32-63."""
     upper, lower = minus_zero_point(scales[0]), minus_zero_point(scales[1])
@@ -149,7 +103,7 @@ def nf4_partial_scales(scales):
     return (bits_float(scales[0]), bits_float(scales[1]), bits_float(scales[2]), bits_float(scales[3]))
 
 
-HALVES = {"mxfp4-w4a16": (mxfp4_half_0, mxfp4_half_1), "nvfp4-w4a16": (nvfp4_half_0, nvfp4_half_1)}
+HALVES = make_halves("fma")
 """Format -> (words U32x4, scales) -> U32x8, for fragments 0 and 1, for fragments 2 and 3."""
 FRAGMENTS = {"int4-w4a16": int4_fragments, "nf4-w4a16": nf4_fragments}
 """Format -> (words U32x4, scales) -> U32x16: fragment after fragment along K, without the scales."""

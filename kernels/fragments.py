@@ -11,6 +11,7 @@ code lies, such that few masks and shifts make it a bf16 (or the selector of a `
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from perfmodel.kernels.arrays import Array, cast, namespace
@@ -20,8 +21,37 @@ Bits = tuple[int, int, int, int]
 """Bits of the word on which bits 0, 1, 2 and 3 of a code lie."""
 
 # Bits of half a word for E2M1 (mantissa, low and high exponent bit, sign). A bf16 has its sign on bit 15, the low end of its exponent on
-# bits 7 and 8, the top of its mantissa on bit 6. Registers 0, 1, 2 need a shift left by 0, 3, 6; register 3 takes the bits that are left.
-_E2M1_HALF: tuple[Bits, ...] = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 10, 11, 14))
+# bits 7 and 8, the top of its mantissa on bit 6: the code of register 0. Rotated to the left by 4 and by 10, the word has codes there
+# that are registers 1 and 2 (by 10, the three lower bits come out of the other half). No fourth one fits, but what two words leave over
+# does: with bits 0, 1, 9, 10 of the first word and those of the second shifted left by 2, a third word has the registers 3 of both, rotated
+# by 6 and by 12.
+_LEFT_BY = (0, 4, 10)
+_REST_BY = (6, 12)
+_REST_SHIFT = 2
+_REST_BITS = (0, 1, 9, 10)
+
+
+def _rotated(by: int, p: int) -> Bits:
+    """Bits of a word which a rotation to the left by `by` brings to those of a bf16 in its half p."""
+    a, b, c, d = ((bit + 16 * p - by) % 32 for bit in (6, 7, 8, 15))
+    return a, b, c, d
+
+
+def _e2m1_pair() -> tuple[Bits, ...]:
+    """Bits, 32 to 63 being of the second word."""
+
+    def of_rest(bit: int) -> int:
+        return bit if bit % 16 in _REST_BITS else bit - _REST_SHIFT + 32
+
+    slots = []
+    for word in (0, 1):
+        slots += [_shifted(_rotated(by, p), 32 * word) for by in _LEFT_BY for p in (0, 1)]
+        slots += [_each(of_rest, _rotated(_REST_BY[word], p)) for p in (0, 1)]
+    return tuple(slots)
+
+
+def _each(function: Callable[[int], int], bits: Bits) -> Bits:
+    return function(bits[0]), function(bits[1]), function(bits[2]), function(bits[3])
 
 
 def _shifted(bits: Bits, by: int) -> Bits:
@@ -39,24 +69,29 @@ def _e2m1_to_e4m3(register: int, byte: int) -> Bits:
 
 
 NIBBLES: dict[NibbleOrder, tuple[Bits, ...]] = {
-    "e2m1": tuple(_shifted(bits, 16 * p) for bits in _E2M1_HALF for p in (0, 1)),
+    "e2m1": _e2m1_pair(),
     "int4": tuple(_run(4 * register + 16 * p) for register in range(4) for p in (0, 1)),
     "nf4": tuple(_run(4 * (2 * register + p)) for register in range(4) for p in (0, 1)),
     "e2m1-to-e4m3": tuple(_e2m1_to_e4m3(register, byte) for register in (0, 1) for byte in range(4)),
 }
 """Bits of the 8 codes of a word, in the order of the slots: register by register, and in a register from its low end.
 
-"e2m1": one mask (0x81C081C0) after a shift left by 0, 3 or 6 gives registers 0, 1, 2 as bf16 x 2**-126; see `dequant` for register 3.
+"e2m1": 16 codes of two words, as one of 64 bits. `dequant_e2m1` makes registers of bf16 x 2**-126 of them.
 "int4": register i is (word >> 4 * i) & 0x000F000F.   "nf4": the code of slot j on bits 4 * j: selectors of a `prmt`.
 "e2m1-to-e4m3": registers of four e4m3; only two registers, those of one row (k 0-15 and 16-31 of a fragment of 32).
 """
 
 
+def words_together(order: NibbleOrder) -> int:
+    """Words that share their bits, 1 or 2."""
+    return len(NIBBLES[order]) // 8
+
+
 def pack_word(slots: Array, order: NibbleOrder) -> Array:
-    """Codes uint8 [8, ...], slot by slot, as words int32 [...]."""
-    word = None
+    """Codes uint8 [8, ...], slot by slot, as words int32 [...]; of two words together [16, ...] as int64, the first at the low end."""
+    word, kind = None, "int64" if words_together(order) == 2 else "int32"
     for slot, bits in enumerate(NIBBLES[order]):
-        code = cast(slots[slot], "int32")
+        code = cast(slots[slot], kind)
         for shift, mask in _moves(bits):
             part = (code & mask) << shift
             word = part if word is None else word | part
@@ -64,7 +99,7 @@ def pack_word(slots: Array, order: NibbleOrder) -> Array:
 
 
 def unpack_word(words: Array, order: NibbleOrder) -> Array:
-    """Words int32 [...] as codes uint8 [8, ...], slot by slot."""
+    """The inverse of `pack_word`."""
     slots = []
     for bits in NIBBLES[order]:
         code = sum((words >> shift) & mask for shift, mask in _moves(bits))

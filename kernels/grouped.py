@@ -106,9 +106,9 @@ class GroupedGemm:
         if isinstance(self.weights, W4A16) and self.choice.kind != "wgmma":
             if self.gathers and x_rows is None:
                 call = replace(call, x_rows=operands.counting(len(x), like=offsets))
-            names: Sequence[str] = PARAMETERS
-            if self.choice.kind == "decode":
-                grid, names = (self._most_tiles(call.tokens), 1), decode.PARAMETERS
+            if isinstance(self.choice.config, decode.Config):  # it has a CTA for each tile
+                grid = self._most_tiles(call.tokens), 1
+            names = decode.PARAMETERS if self.choice.kind == "decode" else PARAMETERS
             return launch.Launch(self._kernel, grid, mma_arguments(self.weights, call, names), keep=(self.weights, call))
         box = self.choice.columns, TILE_K[self.weights.format]
         described = launch.tensor_map(x.data_ptr(), *x.shape, box=box, element_bytes=x.element_size())

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from perfmodel.errors import PerfModelError
 from perfmodel.formats.scales import FP32_MAX
 from perfmodel.kernels.arrays import Array, bitcast, cast, dtype_name, namespace, pad_to, permute
-from perfmodel.kernels.fragments import NibbleOrder, pack_word, unpack_word
+from perfmodel.kernels.fragments import NibbleOrder, pack_word, unpack_word, words_together
 from perfmodel.kernels.levels import Rest, Window, by_expert, collect_rest, occupied, split
 
 TILE_K = 64
@@ -167,19 +167,25 @@ def pack_codes(codes: Array, order: NibbleOrder, rows: int) -> Array:
     """Codes uint8 [E, N, K] as the codes of tiles, uint8 [E, ceil(N / rows), ceil(K / 64), rows * 32]."""
     experts, n, k = codes.shape
     down, across = -(-n // rows), -(-k // TILE_K)
+    together = words_together(order)
     padded = pad_to(codes, experts, down * rows, across * TILE_K)
-    #                        0        1     2           3  4  5       6  7   8  9
-    axes = padded.reshape(experts, down, rows // 16, 2, 8, across, 4, 2, 4, 2)  # e, tile, m16, h, r, tile, j, k8, q, p
-    slots = permute(axes, 7, 3, 9, 0, 1, 5, 2, 4, 8, 6).reshape(8, experts, down, across, rows * 8)
+    #                        0        1     2           3  4  5       6              7         8  9  10
+    axes = padded.reshape(
+        experts, down, rows // 16, 2, 8, across, 4 // together, together, 2, 4, 2
+    )  # e, tile, m16, h, r, tile, j, w, k8, q, p
+    slots = permute(axes, 7, 8, 3, 10, 0, 1, 5, 2, 4, 9, 6).reshape(8 * together, experts, down, across, rows * 8 // together)
     return bitcast(pack_word(slots, order), "uint8")
 
 
 def unpack_codes(tiles: Array, order: NibbleOrder, rows: int) -> Array:
     """The inverse of `pack_codes`: tiles, with or without scales behind, as codes uint8 [E, N padded, K padded]."""
     experts, down, across, _ = tiles.shape
-    slots = unpack_word(bitcast(tiles[..., : rows * 32], "int32"), order)
-    axes = slots.reshape(2, 2, 2, experts, down, across, rows // 16, 8, 4, 4)  # k8, h, p, e, tile, tile, m16, r, q, j
-    return permute(axes, 3, 4, 6, 1, 7, 5, 9, 0, 8, 2).reshape(experts, down * rows, across * TILE_K)
+    together = words_together(order)
+    slots = unpack_word(bitcast(tiles[..., : rows * 32], "int64" if together == 2 else "int32"), order)
+    axes = slots.reshape(
+        together, 2, 2, 2, experts, down, across, rows // 16, 8, 4, 4 // together
+    )  # w, k8, h, p, e, tile, tile, m16, r, q, j
+    return permute(axes, 4, 5, 7, 2, 8, 6, 10, 0, 1, 9, 3).reshape(experts, down * rows, across * TILE_K)
 
 
 def unpack_scale_bytes(tiles: Array, block: int, rows: int) -> Array:

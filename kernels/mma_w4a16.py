@@ -68,6 +68,11 @@ class Config:
         return 32 * self.row_warps * self.splits
 
     @property
+    def consumers(self) -> int:
+        """Threads that multiply: all."""
+        return self.threads
+
+    @property
     def tile_bytes(self) -> int:
         """Of a packed tile: codes and scales."""
         return ROWS * 32 + ROWS * 2 * SCALE_WORDS[self.format]

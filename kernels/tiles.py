@@ -17,7 +17,7 @@ from perfmodel.kernels.variants import Variant
 
 Kind = Literal["mma", "decode", "wgmma"]
 """By its tensor-core instruction; `decode` is mma.sync for few tokens (`decode`)."""
-MODULES = tuple(f"perfmodel.kernels.{name}" for name in ("mma_w4a16", "decode", "wgmma_w4a16", "wgmma_w4a8"))
+MODULES = tuple(f"perfmodel.kernels.{name}" for name in ("mma_w4a16", "decode", "decode_ring", "wgmma_w4a16", "wgmma_w4a8"))
 """Where grouped GEMMs are: each has CONFIGS and, in the same order, VARIANTS."""
 
 

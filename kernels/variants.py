@@ -20,6 +20,7 @@ MODULES: tuple[str, ...] = (
     "perfmodel.kernels.simple",
     "perfmodel.kernels.mma_w4a16",
     "perfmodel.kernels.decode",
+    "perfmodel.kernels.decode_ring",
     "perfmodel.kernels.wgmma_w4a16",
     "perfmodel.kernels.wgmma_w4a8",
     "perfmodel.kernels.quantise",

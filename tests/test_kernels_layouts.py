@@ -13,7 +13,7 @@ from perfmodel.formats import get_format
 from perfmodel.formats.blocks import decode, encode
 from perfmodel.formats.elements import get_element
 from perfmodel.kernels import layouts, layouts_w4a8
-from perfmodel.kernels.fragments import NIBBLES, pack_word, unpack_word
+from perfmodel.kernels.fragments import NIBBLES, pack_word, unpack_word, words_together
 from perfmodel.kernels.weights import FORMATS, Weights, pack, unpack_nibbles
 
 E2M1 = get_element("e2m1").values
@@ -46,24 +46,29 @@ def as_numpy(value):
 class TestWords:
     @pytest.mark.parametrize("order", NIBBLES)
     def test_every_bit_is_used_once(self, order):
-        assert sorted(bit for bits in NIBBLES[order] for bit in bits) == list(range(32))
+        assert sorted(bit for bits in NIBBLES[order] for bit in bits) == list(range(32 * words_together(order)))
 
     @pytest.mark.parametrize("order", NIBBLES)
     def test_round_trip(self, order):
-        codes = np.random.default_rng(0).integers(0, 16, (8, 1000), np.uint8)
+        codes = np.random.default_rng(0).integers(0, 16, (8 * words_together(order), 1000), np.uint8)
         assert np.array_equal(unpack_word(pack_word(codes, order), order), codes)
 
     def test_masks_make_bf16_of_e2m1(self):
-        codes = np.stack(np.meshgrid(*[np.arange(16, dtype=np.uint8)] * 2)).reshape(2, -1)
-        for register in range(4):
-            slots = np.zeros((8, 256), np.uint8)
-            slots[2 * register : 2 * register + 2] = codes
-            x = pack_word(slots, "e2m1").view(np.uint32)
-            got = x << np.uint32(3 * register) & 0x81C081C0
-            if register == 3:
-                got = (x << np.uint32(1) & 0x80008000) | (x >> np.uint32(3) & 0x01800180) | (x >> np.uint32(7) & 0x00400040)
-            assert np.array_equal(bf16_bits(got & 0xFFFF), E2M1[codes[0]] * 2.0**-126)
-            assert np.array_equal(bf16_bits(got >> 16), E2M1[codes[1]] * 2.0**-126)
+        """The steps of `dequant_e2m1`, in NumPy, on random pairs of words."""
+
+        def rotated(words, by):
+            return words << np.uint32(by) | words >> np.uint32(32 - by)
+
+        codes = np.random.default_rng(0).integers(0, 16, (16, 1000), np.uint8)
+        first, second = pack_word(codes, "e2m1").view(np.uint32).reshape(-1, 2).T
+        keep = np.uint32(0x06030603)
+        rest = first & keep | second << np.uint32(2) & ~keep
+        sources = [first, rotated(first, 4), rotated(first, 10), rotated(rest, 6)]
+        sources += [second, rotated(second, 4), rotated(second, 10), rotated(rest, 12)]
+        for register, source in enumerate(sources):
+            got = source & np.uint32(0x81C081C0)
+            assert np.array_equal(bf16_bits(got & 0xFFFF), E2M1[codes[2 * register]] * 2.0**-126)
+            assert np.array_equal(bf16_bits(got >> 16), E2M1[codes[2 * register + 1]] * 2.0**-126)
 
     def test_masks_take_int4_out(self):
         codes = np.random.default_rng(1).integers(0, 16, (8, 100), np.uint8)
@@ -94,7 +99,7 @@ class TestPlace:
         words = layouts.pack_codes(codes, "e2m1", 128)[0, 0, 0].view(np.uint32)
         (place,) = np.flatnonzero(words)
         assert place == 6 * 4
-        assert words[place] == 1 << 19 | 1 << 20 | 1 << 21 | 1 << 28
+        assert words[place] == 1 << 18 | 1 << 19 | 1 << 20 | 1 << 27
 
     def test_another_by_hand(self):
         """Row 16 * 3 + 2, k 16 * 2 + 8 + 6: sixteen 3, lane 4 * 2 + 3, word 2, register a2, low half."""
