@@ -139,11 +139,13 @@ class Machine:
             self._copy(group, opcode, operands, act)
         elif kind == "ldmatrix":
             self._load_matrix(group, operands, act)
-        elif kind in ("mma", "movmatrix", "shfl"):
+        elif kind in ("mma", "movmatrix", "shfl", "vote"):
             _whole_warps(act)
             self._assign(group, operands[0], warp_wide(opcode, [self._values(group, part) for part in operands[1:]]), act)
         elif kind == "mov" and "{" in "".join(operands):
-            self._assign(group, operands[0], repack(self._values(group, operands[1]), len(operands[0].split(","))), act)
+            self._assign(
+                group, operands[0], repack(self._values(group, operands[1]), len(operands[0].split(",")), opcode.split(".")[-1]), act
+            )
         else:
             self._assign(group, operands[0], [compute(opcode, [self._value(group, part) for part in operands[1:]])], act)
 

@@ -47,6 +47,14 @@ class Barrier:
             self.missing, self.parity = self.arrivals, self.parity ^ 1
 
 
+@dataclass
+class Arrival:
+    """Copies of threads that have not landed, and the barriers at which each of the threads arrives when they have."""
+
+    copies: list[tuple[Bits, Bits, Bits, Bits]]
+    barriers: list[int]
+
+
 def tensor_map(memory: Memory, matrix: NDArray[Any], box_rows: int) -> int:
     """Address of what stands in for `launch.tensor_map`: boxes of `box_rows` x 128 bytes of a copy of `matrix`, swizzled."""
     fields = [memory.place(matrix), *matrix.shape, matrix.dtype.itemsize, box_rows]
@@ -60,7 +68,7 @@ class HopperMachine(Machine):
         threads = np.concatenate([group.threads for group in groups])
         groups = [Group(part) for part in np.split(threads, max(1, len(threads) // WARPGROUP))]
         self.barriers: dict[int, Barrier] = {}
-        self.flying: list[tuple[int, NDArray[np.uint8], int]] = []
+        self.flying: list[tuple[int, NDArray[np.uint8], int] | Arrival] = []
         self.running: dict[int, list[set[int]]] = {id(group): [set()] for group in groups}
         self.steps = 0
         while any((group.counter != DONE).any() for group in groups):
@@ -76,16 +84,23 @@ class HopperMachine(Machine):
                 self._land_one()
 
     def _release(self, groups: list[Group]) -> bool:
-        """Let the threads go on that wait at the CTA's barrier, if all do."""
-        alive = [group for group in groups if (group.counter != DONE).any()]
-        if not all((group.waiting | (group.counter == DONE)).all() for group in alive):
-            return False
-        if len({int(place) for group in alive for place in group.counter[group.waiting]}) > 1:
-            raise EmulationError("threads wait at different barriers")
-        for group in alive:
-            group.counter[group.waiting] += 1
-            group.waiting[:] = False
-        return True
+        """Let the threads go on that wait at a barrier of the CTA where as many have come as it waits for: all, if it does not say."""
+        come: dict[int, list[tuple[Group, NDArray[np.bool_]]]] = {}
+        wanted: dict[int, int] = {}
+        for group in groups:
+            for place in np.unique(group.counter[group.waiting]):
+                here = group.waiting & (group.counter == place)
+                numbers = [self._acting(group, operand, here)[0] for operand in self.statements[place].operands]
+                come.setdefault(numbers[0], []).append((group, here))
+                wanted[numbers[0]] = numbers[1] if len(numbers) > 1 else sum(int((each.counter != DONE).sum()) for each in groups)
+        released = False
+        for barrier, waiting in come.items():
+            if sum(int(here.sum()) for _, here in waiting) == wanted[barrier]:
+                released = True
+                for group, here in waiting:
+                    group.counter[here] += 1
+                    group.waiting[here] = False
+        return released
 
     def _execute(self, group: Group, statement: Statement, here: NDArray[np.bool_]) -> None:
         if statement.opcode.startswith("bar.warp"):  # the lanes of a warp go together as it is
@@ -102,6 +117,9 @@ class HopperMachine(Machine):
             self._barrier(group, opcode, operands, act)
         elif opcode.startswith("cp.async.bulk"):
             self._bulk(group, opcode, operands, act)
+        elif opcode.startswith("cp.async.mbarrier.arrive"):
+            copies, group.copies = group.copies, []
+            self.flying.append(Arrival(copies, self._acting(group, operands[0], act)))
         elif kind == "wgmma":
             self._wgmma(group, opcode, operands, act)
         elif kind == "stmatrix":
@@ -117,9 +135,6 @@ class HopperMachine(Machine):
         def words(operand: str) -> Any:
             return np.broadcast_to(np.asarray(self._value(group, operand)).astype(np.uint32), group.threads.shape)
 
-        if opcode.startswith("shfl.sync.idx"):
-            lanes = words(operands[1]).reshape(-1, 32)
-            return np.asarray(np.take_along_axis(lanes, words(operands[2]).reshape(-1, 32).astype(np.int64) & 31, axis=1).reshape(-1))
         if opcode.startswith("redux.sync.max"):
             return np.asarray(np.repeat(words(operands[1]).reshape(-1, 32).max(axis=1), 32))
         if "e4m3x2" in opcode:
@@ -130,9 +145,6 @@ class HopperMachine(Machine):
                 return np.asarray((words(operands[1]).view(np.float32) / words(operands[2]).view(np.float32)).view(np.uint32))
         if opcode == "mov.pred":
             return np.broadcast_to(np.asarray(self._value(group, operands[1])) != 0, group.threads.shape)
-        if opcode == "mov.b32" and operands[1].startswith("{"):
-            low, high = self._values(group, operands[1])
-            return np.asarray(low.astype(np.uint32) | high.astype(np.uint32) << np.uint32(16))
         return None
 
     def _acting(self, group: Group, operand: str, act: NDArray[np.bool_]) -> list[int]:
@@ -191,7 +203,15 @@ class HopperMachine(Machine):
         return np.take_along_axis(pieces, order[:, :, None], axis=1).reshape(-1)
 
     def _land_one(self) -> None:
-        target, data, barrier = self.flying.pop(0)
+        landing = self.flying.pop(0)
+        if isinstance(landing, Arrival):
+            for mask, targets, pieces, _ in landing.copies:
+                self.shared[targets[mask][:, None] + np.arange(pieces.shape[1])] = pieces[mask]
+            for address in landing.barriers:
+                self.barriers[address].missing -= 1
+                self.barriers[address].settle()
+            return
+        target, data, barrier = landing
         self.shared[target : target + data.size] = data
         self.barriers[barrier].bytes -= data.size
         self.barriers[barrier].settle()

@@ -49,17 +49,25 @@ def warp_wide(opcode: str, operands: list[list[Any]]) -> list[Bits]:
         words = np.asarray(operands[0][0], np.uint32).reshape(-1, 32)
         halves = np.ascontiguousarray(words).view(np.uint16).reshape(-1, 8, 8)
         return [np.ascontiguousarray(halves.transpose(0, 2, 1)).reshape(-1, 64).view(np.uint32).reshape(-1)]
+    if kind == "vote":  # ballot
+        flags = np.broadcast_to(np.asarray(operands[0][0]), np.asarray(operands[1][0]).shape or (32,)).reshape(-1, 32).astype(np.uint32)
+        return [np.repeat((flags << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32), 32)]
     value, step = operands[0][0], np.asarray(operands[1][0]).reshape(-1)[0]
     lanes = np.asarray(value).reshape(-1, 32)
+    if ".idx." in opcode:
+        source = np.broadcast_to(np.asarray(operands[1][0]), np.asarray(value).shape).reshape(-1, 32).astype(np.int64) & 31
+        return [np.take_along_axis(lanes, source, axis=1).reshape(-1)]
     source = np.arange(32) - int(step)
     return [np.where(source >= 0, lanes[:, source], lanes).reshape(-1)]
 
 
-def repack(values: list[Any], count: int) -> list[Bits]:
-    """One 64-bit register as two of 32 bits, the low half first, or the other way round."""
+def repack(values: list[Any], count: int, whole: str = "b64") -> list[Bits]:
+    """One register of type `whole` as two of half the bits, the low half first, or the other way round."""
+    bits = int(whole[1:]) // 2
     if count == 2:
-        return [np.asarray(_typed(_typed(values[0], "b64") >> np.uint64(32 * i) & np.uint64(0xFFFFFFFF), "b32")) for i in range(2)]
-    return [np.asarray(_typed(values[0], "b64") | _typed(values[1], "b64") << np.uint64(32))]
+        return [np.asarray(_typed(_typed(values[0], whole) >> UNSIGNED[2 * bits](bits * i), f"b{bits}")) for i in range(2)]
+    low, high = (_typed(_typed(value, f"b{bits}"), whole) for value in values)
+    return [np.asarray(low | high << UNSIGNED[2 * bits](bits))]
 
 
 def _typed(value: Any, kind: str) -> Any:
@@ -173,6 +181,12 @@ def _prmt(a: Any, b: Any, selector: Any) -> Any:
     return result
 
 
+def _funnel(low: Any, high: Any, by: Any) -> Any:
+    """shf.l.wrap: the upper word of two, shifted to the left by `by` modulo 32."""
+    both = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
+    return (both << (by & np.uint32(31)).astype(np.uint64) >> np.uint64(32)).astype(np.uint32)
+
+
 def _bfi(field: Any, into: Any, position: Any, length: Any) -> Any:
     mask = ((1 << int(length)) - 1) << int(position)
     kind = into.dtype.type
@@ -198,6 +212,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "rcp": np.reciprocal,
     "lop3": _lop3,
     "prmt": _prmt,
+    "shf": _funnel,
+    "popc": lambda a: np.bitwise_count(a).astype(np.uint32),
     "bfi": _bfi,
 }
 """Instruction -> function of numbers of its type."""

@@ -1,17 +1,68 @@
-"""The decode kernels: what the assembler makes of them, and on a GPU against float64."""
+"""The kernels for few tokens: their PTX run by the emulator and held against float64; what the assembler makes of them; and on a GPU."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda", reason="needs the extra `kernels`")
 
-from perfmodel.kernels import decode, reference
-from perfmodel.kernels.compile import compile_variant
+from kernel_problems import BF16, BOUND, NO_CONFLICTS, Problem, random_weights
 
-VARIANTS = {variant.name: variant for variant in decode.VARIANTS}
+from perfmodel.kernels import decode, decode_ring, reference
+from perfmodel.kernels.compile import compile_variant, to_ptx
+from perfmodel.kernels.emulator import Machine
+from perfmodel.kernels.emulator_hopper import HopperMachine
+from perfmodel.kernels.emulator_program import Memory
+from perfmodel.kernels.rounding import round_bf16
+from perfmodel.kernels.weights import pack
+
+VARIANTS = {variant.name: variant for variant in (*decode.VARIANTS, *decode_ring.VARIANTS)}
+CONFIGS = {config.name.removeprefix("numba-decode-"): config for config in (*decode.CONFIGS, *decode_ring.CONFIGS)}
 FORMATS = ("mxfp4-w4a16", "nvfp4-w4a16")
 
 
-@pytest.mark.parametrize(("name", "registers"), [("mxfp4-w4a16-n8", 64), ("nvfp4-w4a16-n16", 128)])
+def emulate(problem, config, grid):
+    """The output; what is not written stays NaN."""
+    module = decode if isinstance(config, decode.Config) else decode_ring
+    weights = pack(problem.weights.fused() if config.epilogue == "swiglu" else problem.weights)
+    shape = (len(problem.x), weights.n // 2 if config.epilogue == "swiglu" else weights.n)
+    memory, source = Memory(1 << 23), module.build(config)
+    arrays = {
+        "x": problem.x, "weights": weights.tiles, "alphas": weights.alpha, "offsets": problem.offsets.astype(np.int32),
+        "x_rows": problem.x_rows.astype(np.int32), "out_rows": problem.out_rows.astype(np.int32),
+        "factors": problem.factors.astype(np.float32),
+    }  # fmt: skip
+    experts, row_tiles = weights.tiles.shape[:2]
+    given = {name: memory.place(array) for name, array in arrays.items()}
+    given |= {"experts": experts, "n": weights.n, "k": weights.k, "row_tiles": row_tiles, "out": memory.room(2 * int(np.prod(shape)))}
+    machine = (Machine if module is decode else HopperMachine)(to_ptx(source, "sm_90a"), memory)
+    machine.launch(grid, config.threads, source.shared_bytes, [given[name] for name in decode.PARAMETERS])
+    assert set(machine.conflicts.values()) <= NO_CONFLICTS
+    return memory.read(given["out"], shape, BF16).astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "k", "counts"),
+    [
+        ("mxfp4-w4a16-n8", 144, 320, (5, 0, 11)),
+        ("nvfp4-w4a16-n8-scatter", 136, 144, (3, 8)),
+        ("mxfp4-w4a16-n8-swiglu-gather", 272, 64, (1, 9)),
+        ("mxfp4-w4a16-n16", 272, 320, (5, 0, 19)),
+        ("nvfp4-w4a16-n16", 520, 144, (16, 1)),
+        ("mxfp4-w4a16-n16-swiglu-gather", 272, 160, (2, 17)),
+        ("nvfp4-w4a16-n16-scatter", 144, 656, (7, 16)),
+    ],
+)
+def test_emulated(name, n, k, counts):
+    """Empty experts, more tokens than a tile, N and K that end inside a tile, more stages than the ring has, more tiles than CTAs."""
+    config = CONFIGS[name]
+    problem = Problem.random(random_weights(config.format, len(counts), n, k), counts)
+    tiles = sum(-(-count // config.columns) for count in counts) * -(-n // 128)
+    got = emulate(problem, config, tiles if isinstance(config, decode.Config) else 2)
+    assert not np.isnan(got).any()
+    assert reference.relative_error(got, round_bf16(problem.wanted(config))) < BOUND[config.format]
+
+
+@pytest.mark.parametrize(("name", "registers"), [("mxfp4-w4a16-n8", 128), ("nvfp4-w4a16-n8", 128)])
 def test_four_ctas_fit_an_sm(name, registers):
     made = compile_variant(VARIANTS[f"numba-decode-{name}"], "sm_90a")
     assert (made.registers <= registers, made.spill_bytes, made.warnings) == (True, 0, ())

@@ -1,15 +1,14 @@
 """The mma.sync kernel, its PTX run by the emulator on small shapes and held against float64; and what the assembler makes of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda", reason="needs the extra `kernels`")
 
-from perfmodel.formats import get_format
-from perfmodel.formats.blocks import encode
+from kernel_problems import BF16, BOUND, NO_CONFLICTS, Problem, random_weights
+
 from perfmodel.formats.format import Scheme
 from perfmodel.kernels import reference
 from perfmodel.kernels.compile import compile_source, to_ptx
@@ -20,75 +19,37 @@ from perfmodel.kernels.mma_w4a16 import CONFIGS, PARAMETERS, VARIANTS, Config, b
 from perfmodel.kernels.rounding import round_bf16
 from perfmodel.kernels.weights import Weights, pack
 
-BF16 = ml_dtypes.bfloat16
 BY_NAME = {config.name.removeprefix("numba-mma-"): config for config in CONFIGS}
-BOUND = {"mxfp4-w4a16": 3e-4, "nvfp4-w4a16": 3e-4, "int4-w4a16": 3e-4, "nf4-w4a16": 3e-3}
-"""Beside the rounding of the output: weights are exact but for NF4's codebook, and a sum in single precision may lie beyond a tie."""
-NO_CONFLICTS = {1}
 
 
-def random_weights(form, experts, n, k, scheme=None, seed=0):
-    source = np.random.default_rng(seed)
-    rows = np.exp(source.standard_normal((experts, n, 1)))
-    return Weights.of(encode(source.standard_normal((experts, n, k)) * rows, scheme or get_format(form).weights), form)
+def emulate(problem, config, *, grid=3, lockstep=True, arch="sm_80"):
+    """(output of the kernel, the machine that ran it); what is not written stays NaN."""
+    weights = pack(problem.weights.fused() if config.epilogue == "swiglu" else problem.weights)
+    shape = (len(problem.x), weights.n // 2 if config.epilogue == "swiglu" else weights.n)
+    memory, source = Memory(1 << 23), build(config)
+    arrays = {
+        "x": problem.x, "weights": weights.tiles, "group_scales": weights.group_scales, "alphas": weights.alpha,
+        "offsets": problem.offsets.astype(np.int32), "x_rows": problem.x_rows.astype(np.int32),
+        "out_rows": problem.out_rows.astype(np.int32), "factors": problem.factors.astype(np.float32),
+    }  # fmt: skip
+    if weights.rest is not None:
+        arrays |= {"rest_tiles": weights.rest.tiles, "rest_start": weights.rest.start, "rest_k_tile": weights.rest.k_tile}
+    experts, row_tiles = weights.tiles.shape[:2]
+    numbers = {"experts": experts, "n": weights.n, "k": weights.k, "row_tiles": row_tiles, "group_shift": weights.group_shift}
+    given = {name: memory.place(array) for name, array in arrays.items() if array is not None} | numbers
+    given["out"] = memory.room(2 * int(np.prod(shape)))
+    machine = Machine(to_ptx(source, arch), memory)
+    machine.launch(grid, config.threads, source.shared_bytes, [given.get(name, 0) for name in PARAMETERS], lockstep=lockstep)
+    return memory.read(given["out"], shape, BF16).astype(np.float64), machine
 
 
-@dataclass
-class Problem:
-    """Tokens for some weights, with everything that any epilogue takes."""
-
-    weights: Weights
-    counts: tuple[int, ...]
-    x: np.ndarray
-    x_rows: np.ndarray
-    out_rows: np.ndarray
-    factors: np.ndarray
-
-    @classmethod
-    def random(cls, weights, counts, seed=1):
-        source, tokens = np.random.default_rng(seed), sum(counts)
-        x = source.standard_normal((tokens, weights.codes.shape[2])).astype(BF16)
-        return cls(weights, counts, x, source.permutation(tokens), source.permutation(tokens), source.uniform(0, 1, tokens))
-
-    @property
-    def offsets(self):
-        return np.concatenate([[0], np.cumsum(self.counts)])
-
-    def wanted(self, config):
-        x = self.x[self.x_rows] if config.gather else self.x
-        if config.epilogue == "swiglu":
-            return reference.grouped_gemm_swiglu(x, self.weights, self.offsets)
-        if config.epilogue == "scatter":
-            return reference.grouped_gemm_scatter(x, self.weights, self.offsets, self.out_rows, self.factors.astype(np.float32))
-        return reference.grouped_gemm(x, self.weights, self.offsets)
-
-    def emulate(self, config, *, grid=3, lockstep=True, arch="sm_80"):
-        """(output of the kernel, the machine that ran it); what is not written stays NaN."""
-        weights = pack(self.weights.fused() if config.epilogue == "swiglu" else self.weights)
-        shape = (len(self.x), weights.n // 2 if config.epilogue == "swiglu" else weights.n)
-        memory, source = Memory(1 << 23), build(config)
-        arrays = {
-            "x": self.x, "weights": weights.tiles, "group_scales": weights.group_scales, "alphas": weights.alpha,
-            "offsets": self.offsets.astype(np.int32), "x_rows": self.x_rows.astype(np.int32), "out_rows": self.out_rows.astype(np.int32),
-            "factors": self.factors.astype(np.float32),
-        }  # fmt: skip
-        if weights.rest is not None:
-            arrays |= {"rest_tiles": weights.rest.tiles, "rest_start": weights.rest.start, "rest_k_tile": weights.rest.k_tile}
-        experts, row_tiles = weights.tiles.shape[:2]
-        numbers = {"experts": experts, "n": weights.n, "k": weights.k, "row_tiles": row_tiles, "group_shift": weights.group_shift}
-        given = {name: memory.place(array) for name, array in arrays.items() if array is not None} | numbers
-        given["out"] = memory.room(2 * int(np.prod(shape)))
-        machine = Machine(to_ptx(source, arch), memory)
-        machine.launch(grid, config.threads, source.shared_bytes, [given.get(name, 0) for name in PARAMETERS], lockstep=lockstep)
-        return memory.read(given["out"], shape, BF16).astype(np.float64), machine
-
-    def check(self, config, **how):
-        """The output, once it is what float64 gives, rounded to bf16; and without bank conflicts."""
-        got, machine = self.emulate(config, **how)
-        assert not np.isnan(got).any()
-        assert reference.relative_error(got, round_bf16(self.wanted(config))) < BOUND[config.format]
-        assert set(machine.conflicts.values()) <= NO_CONFLICTS
-        return got
+def check(problem, config, **how):
+    """The output, once it is what float64 gives, rounded to bf16; and without bank conflicts."""
+    got, machine = emulate(problem, config, **how)
+    assert not np.isnan(got).any()
+    assert reference.relative_error(got, round_bf16(problem.wanted(config))) < BOUND[config.format]
+    assert set(machine.conflicts.values()) <= NO_CONFLICTS
+    return got
 
 
 EVERY_PATH = [
@@ -103,12 +64,12 @@ def test_ragged_experts(name):
     """An empty expert, one with less than a tile, one with more; N and K end inside a tile."""
     config = BY_NAME[name]
     k = 384 if config.format == "int4-w4a16" else 320
-    Problem.random(random_weights(config.format, 3, 144, k), (5, 0, config.columns + 3)).check(config)
+    check(Problem.random(random_weights(config.format, 3, 144, k), (5, 0, config.columns + 3)), config)
 
 
 @pytest.mark.parametrize("counts", [(0, 1), (21, 0), (0, 0, 0, 9), (8, 8), (1, 1, 1, 1, 1, 1)])
 def test_token_counts(counts):
-    Problem.random(random_weights("mxfp4-w4a16", len(counts), 16, 64), counts).check(BY_NAME["mxfp4-w4a16-n8"])
+    check(Problem.random(random_weights("mxfp4-w4a16", len(counts), 16, 64), counts), BY_NAME["mxfp4-w4a16-n8"])
 
 
 @pytest.mark.parametrize(
@@ -118,19 +79,19 @@ def test_token_counts(counts):
 @pytest.mark.parametrize("columns", [8, 64])
 def test_every_multiple_of_the_block(form, k, columns):
     """Fewer tiles of K than stages, odd numbers of tiles, K that ends inside a tile."""
-    Problem.random(random_weights(form, 2, 136, k), (3, 6)).check(BY_NAME[f"{form}-n{columns}"])
+    check(Problem.random(random_weights(form, 2, 136, k), (3, 6)), BY_NAME[f"{form}-n{columns}"])
 
 
 @pytest.mark.parametrize("n", [8, 120, 128, 264])
 def test_every_multiple_of_eight_rows(n):
-    Problem.random(random_weights("nvfp4-w4a16", 2, n, 64), (3, 6)).check(BY_NAME["nvfp4-w4a16-n16"])
+    check(Problem.random(random_weights("nvfp4-w4a16", 2, n, 64), (3, 6)), BY_NAME["nvfp4-w4a16-n16"])
 
 
 @pytest.mark.parametrize("grid", [1, 2, 40])
 def test_any_grid(grid):
     problem = Problem.random(random_weights("mxfp4-w4a16", 2, 256, 64), (20, 9))
     config = BY_NAME["mxfp4-w4a16-n8"]
-    assert np.array_equal(problem.check(config, grid=grid), problem.check(config, grid=5))
+    assert np.array_equal(check(problem, config, grid=grid), check(problem, config, grid=5))
 
 
 @pytest.mark.parametrize("name", ["mxfp4-w4a16-n8", "nvfp4-w4a16-n64", "mxfp4-w4a16-n16-scatter", "int4-w4a16-n32"])
@@ -138,7 +99,7 @@ def test_warps_may_run_in_any_order(name):
     """Each warp as far as its next barrier, the last first: a missing barrier shows as stale or unwritten data."""
     config = BY_NAME[name]
     problem = Problem.random(random_weights(config.format, 2, 128, 384), (config.columns + 1, 2))
-    assert np.array_equal(problem.check(config, lockstep=False), problem.check(config))
+    assert np.array_equal(check(problem, config, lockstep=False), check(problem, config))
 
 
 @pytest.mark.parametrize("group", [32, 64, 128, 192])
@@ -147,12 +108,12 @@ def test_int4_groups_with_zero_points(group):
     name = "int4-w4a16-n16-g32" if group == 32 else "int4-w4a16-n16"
     problem = Problem.random(random_weights("int4-w4a16", 2, 32, 1152, scheme), (3, 2))
     assert problem.weights.zeros is not None
-    problem.check(BY_NAME[name])
+    check(problem, BY_NAME[name])
 
 
 def test_short_groups_that_end_inside_a_tile():
     scheme = Scheme(element="int4", per="group", block=(1, 32), scale="bf16")
-    Problem.random(random_weights("int4-w4a16", 2, 16, 224, scheme), (3, 2)).check(BY_NAME["int4-w4a16-n64-g32"])
+    check(Problem.random(random_weights("int4-w4a16", 2, 16, 224, scheme), (3, 2)), BY_NAME["int4-w4a16-n64-g32"])
 
 
 class TestScales:
@@ -162,7 +123,7 @@ class TestScales:
         scales = np.minimum(np.arange(1, 137), 133).astype(np.uint8)[None, :, None].repeat(2, 2)
         problem = Problem.random(Weights("mxfp4-w4a16", codes, scales), (8,))
         problem.x = problem.x * BF16(2.0**60)
-        got, wanted = problem.check(BY_NAME["mxfp4-w4a16-n8"]), problem.wanted(BY_NAME["mxfp4-w4a16-n8"])
+        got, wanted = check(problem, BY_NAME["mxfp4-w4a16-n8"]), problem.wanted(BY_NAME["mxfp4-w4a16-n8"])
         large = np.abs(wanted) > 2.0**-126  # smaller results are subnormal in bf16 too
         assert (np.abs(got - wanted)[large] <= 2.0**-8 * np.abs(wanted)[large]).mean() > 0.98  # sums that cancel lose more
         assert large.mean() > 0.9
@@ -177,26 +138,26 @@ class TestScales:
         problem = Problem.random(Weights("mxfp4-w4a16", codes, scales), (3, 5))
         problem.x[:, :64] = 0
         assert pack(problem.weights).rest is not None
-        problem.check(BY_NAME[f"mxfp4-w4a16-n16{epilogue}-rest"])
+        check(problem, BY_NAME[f"mxfp4-w4a16-n16{epilogue}-rest"])
 
     def test_no_rest_where_one_is_allowed(self):
         problem = Problem.random(random_weights("mxfp4-w4a16", 2, 32, 64), (3, 5))
         config = replace(BY_NAME["mxfp4-w4a16-n16-rest"], rest=False)
-        problem.check(config)
+        check(problem, config)
 
     def test_zero_and_extreme_e4m3_scales(self):
         source = np.random.default_rng(3)
         codes, scales = source.integers(0, 16, (2, 16, 64), np.uint8), source.choice(np.array([0, 1, 7, 8, 0x7E], np.uint8), (2, 16, 4))
         weights = Weights("nvfp4-w4a16", codes, scales, np.array([1e-30, 1e30], np.float32))
-        Problem.random(weights, (3, 0)).check(BY_NAME["nvfp4-w4a16-n8"])
-        Problem.random(weights, (0, 3)).check(BY_NAME["nvfp4-w4a16-n8"])
+        check(Problem.random(weights, (3, 0)), BY_NAME["nvfp4-w4a16-n8"])
+        check(Problem.random(weights, (0, 3)), BY_NAME["nvfp4-w4a16-n8"])
 
 
 def test_tokens_beyond_the_last_are_not_read():
     """Rows of x after an expert's last token hold NaN; they are another expert's, or nobody's."""
     problem = Problem.random(random_weights("mxfp4-w4a16", 2, 32, 64), (3, 5))
     problem.x[3:] = np.nan
-    got, _ = problem.emulate(BY_NAME["mxfp4-w4a16-n16"])
+    got, _ = emulate(problem, BY_NAME["mxfp4-w4a16-n16"])
     assert not np.isnan(got[:3]).any()
     assert np.isnan(got[3:]).all()
 
@@ -206,7 +167,7 @@ def test_huge_gates():
     codes = np.full((1, 16, 32), 7, np.uint8)
     problem = Problem.random(Weights("mxfp4-w4a16", codes, np.full((1, 16, 1), 127, np.uint8)), (2,))
     problem.x[0], problem.x[1] = -3, 3
-    got, _ = problem.emulate(BY_NAME["mxfp4-w4a16-n8-swiglu-gather"])
+    got, _ = emulate(problem, BY_NAME["mxfp4-w4a16-n8-swiglu-gather"])
     rows = problem.wanted(BY_NAME["mxfp4-w4a16-n8-swiglu-gather"])
     assert np.allclose(got, rows, rtol=2**-8, atol=1e-30)
     assert sorted(np.unique(got)) == [0.0, np.float64(BF16(576.0**2))]
@@ -216,7 +177,7 @@ def test_huge_gates():
 def test_other_architectures_compute_the_same(arch):
     problem = Problem.random(random_weights("nvfp4-w4a16", 2, 144, 320), (5, 11))
     config = BY_NAME["nvfp4-w4a16-n8"]
-    assert np.array_equal(problem.check(config, arch=arch), problem.check(config))
+    assert np.array_equal(check(problem, config, arch=arch), check(problem, config))
 
 
 class TestSource:
