@@ -1,9 +1,10 @@
-"""What the assembler made of a kernel: counts of the machine instructions that matter, by nvdisasm where it is installed."""
+"""What the assembler made of a kernel: its entry, and counts of the machine instructions that matter, by nvdisasm where it is installed."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections import Counter
@@ -16,6 +17,19 @@ TENSOR = ("HGMMA", "HMMA", "QMMA")
 
 INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[T\d]+\s+)?([A-Z][\w.]*)", re.MULTILINE)
 WIDE_LOAD = re.compile(r"^LD[GS]?\.(?:\w+\.)*128\b")
+
+
+def entry_of(cubin: bytes) -> str:
+    """Name of the one kernel of a cubin: an ELF file has its code in a section `.text.NAME`. Raises ValueError for anything else."""
+    if cubin[:5] != b"\x7fELF\x02":
+        raise ValueError("not an ELF file of 64 bits")
+    (table,), (size, count, names) = struct.unpack_from("<Q", cubin, 0x28), struct.unpack_from("<3H", cubin, 0x3A)
+    (text,) = struct.unpack_from("<Q", cubin, table + names * size + 0x18)  # where the names of sections are
+    starts = (text + struct.unpack_from("<I", cubin, table + i * size)[0] for i in range(count))
+    found = [name for start in starts if (name := cubin[start : cubin.index(b"\0", start)]).startswith(b".text.")]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} kernels where one is expected")
+    return found[0].removeprefix(b".text.").decode()
 
 
 def count(cubin: bytes) -> dict[str, int] | None:

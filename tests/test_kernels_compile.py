@@ -277,3 +277,17 @@ def test_the_missing_requirement_is_an_error_of_its_own(monkeypatch):
     monkeypatch.setattr(compiling, "_is_there", lambda module: module != "cuda.core")
     with pytest.raises(MissingRequirementError, match="cuda-core"):
         compiling.require_compiler()
+
+
+class TestEntry:
+    def test_of_a_cubin(self):
+        from perfmodel.kernels import stream
+
+        variant = stream.VARIANTS[0]
+        made = compiling.compile_variant(variant, "sm_80", count_sass=False)
+        assert made.entry.startswith("_Z")
+        assert variant.build().function.__name__ in made.entry
+
+    def test_of_anything_else(self):
+        with pytest.raises(ValueError, match="not an ELF file"):
+            sass.entry_of(b"no ELF")
