@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from perfmodel.hardware import GpuSpec
 from perfmodel.ops.activation import BF16
 from perfmodel.ops.grouped_gemm import GemmShape, grouped_gemm
 from perfmodel.predict import layer_time
+from perfmodel.profiles import TileMenu
 from perfmodel.scenario import Scenario, layer_rows, resolve
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.layer import MOST_EXPERTS
@@ -161,10 +162,8 @@ def predict_grouped_gemm(
     Activations are counted in their 16-bit or quantised form, nothing but the GEMM is timed. Raises PerfModelError as `resolve` does.
     """
     scenario = resolve(gpu, format, kernel)
-    shape = [np.asarray(a, float) for a in np.broadcast_arrays(experts, n, k, tokens_per_expert)]
-    count, columns, depth, tokens = (np.atleast_1d(a) for a in shape)
-    load = TwoLevelLoad(tokens, count, np.zeros_like(count), tokens)
-    gemm = GemmShape(columns, depth, count * tokens, count, count * tokens)
+    count, columns, depth, tokens = _grouped_sizes(experts, n, k, tokens_per_expert)
+    load, gemm = _equal_experts(count, columns, depth, tokens)
     best = np.full((4, count.size), np.inf)
     for profile in scenario.profiles:
         machine = scenario.machine(profile)
@@ -177,3 +176,38 @@ def predict_grouped_gemm(
         found = np.array([latency, floor, *interval(scenario, profile, latency, floor, bound)])
         best = np.where(latency < best[0], found, best)
     return Predicted(*best)
+
+
+def predict_tiles(
+    gpu: str | Path | GpuSpec,
+    kernel: str,
+    format: str,
+    *,
+    experts: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    tokens_per_expert: ArrayLike,
+) -> dict[tuple[int, int], Array]:
+    """(m, n) of each tile of the kernel's menu -> seconds of the grouped GEMM of `predict_grouped_gemm` with that tile.
+
+    kernel: one profile, not `auto`. Raises PerfModelError as `resolve` does.
+    """
+    scenario = resolve(gpu, format, kernel)
+    (profile,) = scenario.profiles
+    machine = scenario.machine(profile)
+    load, gemm = _equal_experts(*_grouped_sizes(experts, n, k, tokens_per_expert))
+    times = {}
+    for columns, with_them in machine.tiles.rows_by_columns().items():
+        for rows in with_them:
+            tile = TileMenu(m=(rows,), n=(columns,), waves=machine.tiles.waves)
+            times[rows, columns] = grouped_gemm(load, gemm, replace(machine, tiles=tile), ON).total
+    return times
+
+
+def _grouped_sizes(*sizes: ArrayLike) -> list[Array]:
+    return [np.atleast_1d(np.asarray(a, float)) for a in np.broadcast_arrays(*sizes)]
+
+
+def _equal_experts(experts: Array, n: Array, k: Array, tokens: Array) -> tuple[TwoLevelLoad, GemmShape]:
+    """Every expert with the same tokens."""
+    return TwoLevelLoad(tokens, experts, np.zeros_like(experts), tokens), GemmShape(n, k, experts * tokens, experts, experts * tokens)

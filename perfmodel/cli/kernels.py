@@ -26,7 +26,7 @@ NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="KERNEL", hel
 def register(app: typer.Typer) -> None:
     """Add the command and its sub-commands to `app`."""
     group = typer.Typer(no_args_is_help=True, help=HELP)
-    for command in (list_, check, run, bench):
+    for command in (list_, check, run, bench, tiles):
         group.command(command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="kernels")
 
@@ -143,6 +143,42 @@ def bench(
     from rich.console import Console
 
     Console().print(*report.bench_report(result), sep="\n")
+
+
+def tiles(
+    shape: Annotated[
+        str | None, typer.Option("--shape", help="Of this grouped GEMM: experts=16,n=4096,k=7168,tokens=64 (per expert).")
+    ] = None,
+    measured: Annotated[
+        Path | None, typer.Option("--measured", help="A CSV of `kernels bench --all-tiles`: what the choice loses there.")
+    ] = None,
+    format_id: Annotated[str, typer.Option("--format", help="Of the weights and activations.")] = "mxfp4-w4a16",
+    gpu: Annotated[str, typer.Option("--gpu", help="`perfmodel gpus` lists them.")] = "h200",
+    json: JsonOption = False,
+) -> None:
+    """Choose the tile of our kernels by the model, without a GPU; or hold its choices against measured times of every tile.
+
+    Example: `perfmodel kernels tiles --shape experts=16,n=4096,k=7168,tokens=64`
+    """
+    from rich.console import Console
+
+    from perfmodel.errors import PerfModelError
+    from perfmodel.kernels.benchmark.contenders import parse_sizes
+    from perfmodel.report import tiles as report
+    from perfmodel.validation.tile_choice import Problem, choices, choices_json, predicted_tiles, tiles_json
+
+    if (shape is None) == (measured is None):
+        raise PerfModelError("give one of the two", field="--shape, --measured", mend="--shape for one problem, --measured for a file.")
+    if measured is not None:
+        result = choices_json(choices(gpu, measured))
+        shown = report.choices_table(result)
+    else:
+        result = tiles_json(predicted_tiles(gpu, Problem(format_id, *parse_sizes(shape or "", ("experts", "n", "k", "tokens")))))
+        shown = report.tiles_table(result)
+    if json:
+        print_json(result)
+    else:
+        Console().print(*shown, sep="\n")
 
 
 def _architectures(names: list[str]) -> tuple[str, ...]:

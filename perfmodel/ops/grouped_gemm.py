@@ -47,10 +47,10 @@ def grouped_gemm(load: Load, shape: GemmShape, machine: Machine, on: Causes) -> 
     rows = None if menu.select == "best" else RULES[menu.select](shape.rule_pairs, shape.rule_experts, shape.rule_tokens, menu.m)
     best: GemmTime | None = None
     m_tiles = {m: seen.tiles(m) if on.padding else load.pairs / m for m in menu.m}
-    for n in menu.n:
+    for n, with_n in menu.rows_by_columns().items():
         columns = np.ceil(shape.n / n) if on.padding else shape.n / n
         memory = _weight_time(load, n, shape, machine, on)
-        times = [_allowed(compute_time(m_tiles[m] * columns, m, n, shape.k, machine, on), rows, m) for m in menu.m]
+        times = [_allowed(compute_time(m_tiles[m] * columns, m, n, shape.k, machine, on), rows, m) for m in with_n]
         candidate = _joined(np.minimum.reduce(times), memory, machine, on)
         best = candidate if best is None else _faster(best, candidate)
     assert best is not None

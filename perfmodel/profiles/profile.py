@@ -47,10 +47,24 @@ class TileMenu(Strict):
 
     m: Annotated[tuple[TileSize, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=16)]
     n: Annotated[tuple[TileSize, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=16)]
+    paired: bool = False
+    """Whether the first m goes with the first n, the second with the second, and so on; if not, every m with every n."""
     waves: Literal["whole", "split"] = "whole"
     """Whether an SM takes whole tiles, or equal stretches of all tiles laid end to end, cut along K where it falls (Marlin, stream-K)."""
     select: Literal["best", "half-of-mean", "marlin", "sglang-triton"] = "best"
     """How the library chooses m: the fastest (an autotuner), or its own rule of the tokens per expert (ops/tile_rules.py)."""
+
+    @model_validator(mode="after")
+    def _pairs_match(self) -> TileMenu:
+        if self.paired and len(self.m) != len(self.n):
+            raise ValueError(f"paired tiles need as many n as m, not {len(self.n)} and {len(self.m)}")
+        return self
+
+    def rows_by_columns(self) -> dict[int, tuple[int, ...]]:
+        """n -> the m that go with it."""
+        if not self.paired:
+            return dict.fromkeys(self.n, self.m)
+        return {n: tuple(m for m, other in zip(self.m, self.n, strict=True) if other == n) for n in self.n}
 
 
 class Parameters(Strict):
