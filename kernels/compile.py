@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
 from multiprocessing import get_context
 from time import perf_counter
@@ -26,9 +27,9 @@ FINDINGS = ("Potential Performance Loss", "warning")
 class Compiled:
     """One kernel for one architecture. `shared_bytes` is what a CTA takes: declared in the kernel plus dynamic, from its source.
 
-    `registers` is per thread; `spill_bytes` counts stores and loads of registers that did not fit; both None where the
-    assembler kept silent. `sass` counts machine
-    instructions (`sass.count`), None where nobody asked or no disassembler is there. `warnings` are the assembler's.
+    `registers` is per thread; `spill_bytes` counts stores and loads of registers that did not fit; both None where the assembler kept
+    silent. `sass` counts machine instructions (`sass.count`), None where nobody asked or no disassembler is there. `warnings` are the
+    assembler's.
     """
 
     name: str
@@ -78,17 +79,32 @@ def _is_there(module: str) -> bool:
 
 
 def compile_variant(variant: Variant, arch: str, *, count_sass: bool = True) -> Compiled:
-    """Compile a variant for an architecture (`sm_90a`); see `compile_source`."""
-    return compile_source(variant.build(), arch, variant.name, count_sass=count_sass)
+    """Compile a variant for an architecture (`sm_90a`); see `compile_source`.
+
+    numba's part, the longer one, is done once for all architectures: by the variant's first one, the least.
+    """
+    source, intermediate = _intermediate(variant)
+    return assemble(intermediate, source, arch, variant.name, count_sass=count_sass)
+
+
+@lru_cache(maxsize=1)
+def _intermediate(variant: Variant) -> tuple[KernelSource, bytes]:
+    require_compiler()
+    source = variant.build()
+    return source, to_ltoir(source, variant.archs[0])
 
 
 def compile_source(source: KernelSource, arch: str, name: str = "kernel", *, count_sass: bool = False) -> Compiled:
-    """Compile a kernel for an architecture and say what it takes; with `count_sass`, about a second more, what the machine code holds.
+    """Compile a kernel for an architecture and say what it takes; with `count_sass`, what the machine code holds, too.
 
     Raises MissingRequirementError without the extra `kernels`, and whatever numba, NVVM or nvJitLink raises for a kernel that is wrong.
     """
     require_compiler()
-    intermediate = to_ltoir(source, arch)
+    return assemble(to_ltoir(source, arch), source, arch, name, count_sass=count_sass)
+
+
+def assemble(intermediate: bytes, source: KernelSource, arch: str, name: str, *, count_sass: bool = False) -> Compiled:
+    """The second half of `compile_source`: from `to_ltoir`'s output, for this architecture or an earlier one."""
     cubin, log = link(intermediate, arch)
     if not log.strip("\0 \n"):  # seen, rarely, where many processes compile at once
         cubin, log = link(intermediate, arch)
@@ -188,22 +204,31 @@ def check_all(tasks: Iterable[tuple[Variant, str]], *, jobs: int, done: Callable
     """Check each (variant, architecture) in `jobs` processes, the result in the order of `tasks`; `done` hears of each as it is ready."""
     tasks = list(tasks)
     require_compiler()
+    places: dict[Variant, list[int]] = {}
+    for index, (variant, _) in enumerate(tasks):
+        places.setdefault(variant, []).append(index)
+    batches = {variant: [tasks[index][1] for index in indices] for variant, indices in places.items()}
     rows: dict[int, Checked] = {}
-    for index, row in _in_order(tasks) if jobs == 1 else _in_processes(tasks, jobs):
-        rows[index] = row
-        done(row)
+    for variant, found in _in_order(batches) if jobs == 1 else _in_processes(batches, jobs):
+        for index, row in zip(places[variant], found, strict=True):
+            rows[index] = row
+            done(row)
     return [rows[index] for index in range(len(tasks))]
 
 
-def _in_order(tasks: list[tuple[Variant, str]]) -> Iterator[tuple[int, Checked]]:
-    for index, task in enumerate(tasks):
-        yield index, check_one(*task)
+def _check_variant(variant: Variant, archs: list[str]) -> list[Checked]:
+    return [check_one(variant, arch) for arch in archs]
 
 
-def _in_processes(tasks: list[tuple[Variant, str]], jobs: int) -> Iterator[tuple[int, Checked]]:
+def _in_order(batches: dict[Variant, list[str]]) -> Iterator[tuple[Variant, list[Checked]]]:
+    for variant, archs in batches.items():
+        yield variant, _check_variant(variant, archs)
+
+
+def _in_processes(batches: dict[Variant, list[str]], jobs: int) -> Iterator[tuple[Variant, list[Checked]]]:
     """As they are ready. Processes start afresh: numba and LLVM do not like to be forked."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(check_one, *task): index for index, task in enumerate(tasks)}
+        running = {pool.submit(_check_variant, *batch): batch[0] for batch in batches.items()}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()

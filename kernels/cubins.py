@@ -27,7 +27,7 @@ from typing import Any
 
 from perfmodel.errors import PerfModelError
 from perfmodel.kernels import launch
-from perfmodel.kernels.compile import Compiled, compile_source, require_compiler
+from perfmodel.kernels.compile import Compiled, compile_variant, require_compiler
 from perfmodel.kernels.variants import Variant
 
 PACKAGE = "perfmodel.kernels"
@@ -74,12 +74,12 @@ def cached_file(variant: Variant, arch: str) -> Path:
 
 
 def compile_cached(variant: Variant, arch: str) -> Cubin:
-    """The compiled variant: from disk, or compiled now and kept. Raises what `compile_source` raises."""
+    """The compiled variant: from disk, or compiled now and kept. Raises what `compile_variant` raises."""
     path = cached_file(variant, arch)
     held = _read(path)
     if held is None:
         source = variant.build()
-        held = Cubin(compile_source(source, arch, variant.name), source.threads, source.shared_bytes)
+        held = Cubin(compile_variant(variant, arch, count_sass=False), source.threads, source.shared_bytes)
         _write(path, held)
     return held
 

@@ -1,4 +1,4 @@
-"""The device code of `decode`: from tile to tile, the producer's warp and the consumers' apart."""
+"""The device code of `decode_ring`: from tile to tile, producers and consumers apart."""
 
 from __future__ import annotations
 

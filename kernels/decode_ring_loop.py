@@ -1,4 +1,4 @@
-"""What the warps of `decode` do along K: the producer fills stages, the others multiply what a stage holds.
+"""What the warps of `decode_ring` do along K: producers fill stages, consumers multiply what a stage holds.
 
 A stage's barrier "full" tells the consumers that its bytes have come, its barrier "empty" tells the producer that every warp has read them.
 """
@@ -37,7 +37,7 @@ U64 = np.uint64
 
 
 def make_ring(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Device functions: `start(base, lane)` sets up the barriers, a warp calls it; `after(stage, parity)` is the next stage."""
+    """Device functions: `start(base, lane)` sets up the barriers, the producers call it; `after(stage, parity)` is the next stage."""
     BARRIERS, STAGES, WARPS = U(plan.barriers), U(plan.stages), U(plan.config.consumers // 32)
 
     @cuda.jit(device=True, forceinline=True)

@@ -1,4 +1,4 @@
-"""Where things lie in the shared memory of `decode`."""
+"""Where things lie in the shared memory of `decode_ring`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ flushes.
 It is PTX since numba computes with 64-bit integers, and each of these instructions counts: a kernel of few tokens spends most of its
 time here. Measured on an H200, in cycles of a warp scheduler for one instruction of a warp: masks, permutations and rotations 2, on a unit
 of their own; multiplications of integers, which the assembler makes of left shifts, 2, of pairs of bf16 1, and `mma` m16n8k16 6, which all
-three shut each other out. So shifts belong to the multiplier where there are 8 tokens, and are rotations where there are 16.
+three shut each other out. So shifts belong to the multiplier, unless `mma` keeps its unit busy: for 16 tokens (`decode_ring`) they are
+rotations.
 """
 
 from __future__ import annotations

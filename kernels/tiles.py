@@ -66,7 +66,7 @@ WGMMA_TABLE = (
     (128, Tile("wgmma", 128)),
     (1 << 62, Tile("wgmma", 256)),
 )
-"""Up to how many tokens per expert which tile. Few tokens are the business of mma.sync on Hopper too: weights go straight to registers."""
+"""Up to how many tokens per expert which tile. For few tokens mma.sync on Hopper too: its tiles are as small as 8."""
 
 
 def tile_for(tokens_per_expert: float, arch: str = "sm_90a") -> Tile:

@@ -50,7 +50,8 @@ class KernelSource:
 class Variant:
     """A kernel with all choices made (tile, stages, format): what is compiled, measured and chosen.
 
-    `kind` says by which instructions it computes ("reference", "mma", "wgmma"); `formats` are ids of `perfmodel formats`, `archs` come from
+    `kind` says what it is: by its instructions "reference", "mma", "decode" (mma.sync for few tokens), "wgmma", or else by its part in a
+    layer or a measurement: "quantise", "layer", "ceiling". `formats` are ids of `perfmodel formats`, `archs` come from
     ARCHITECTURES, `reference` is "module:function" of the NumPy function that it must agree with. `build` is a function of a module, or a
     `functools.partial` of one: it goes to other processes.
     """

@@ -11,7 +11,7 @@ from perfmodel.kernels import compat  # noqa: F401  (before numba.cuda)
 import numpy as np  # isort: skip
 from numba import cuda  # isort: skip
 
-from perfmodel.kernels.ptx.barrier import mbarrier_arrive, mbarrier_wait
+from perfmodel.kernels.ptx.barrier import mbarrier_arrive, mbarrier_wait, warp_sync
 from perfmodel.kernels.ptx.wgmma import Element, descriptor_base, wgmma, wgmma_wait
 from perfmodel.kernels.wgmma_config import BARRIER_BYTES, TILE_BYTES, Plan
 
@@ -64,6 +64,7 @@ def ahead(plan: Plan, operand: Operand) -> Callable[..., Any]:
 
     @cuda.jit(device=True, forceinline=True)
     def release(barriers, stage, lane):
+        warp_sync()  # all lanes have read what the copies will overwrite
         if lane == U(0):
             mbarrier_arrive(barriers + stage * U(BARRIER_BYTES) + U(8))
 
@@ -136,6 +137,7 @@ def in_step(plan: Plan, operand: Operand) -> Callable[..., Any]:
             else:
                 d = multiply(d, (*half_0(words, scales), *half_1(words, scales)), b)
             wgmma_wait(0)
+            warp_sync()  # all lanes have read what the copies will overwrite
             if lane == U(0):
                 mbarrier_arrive(full + U(8))
             stage += U(1)
