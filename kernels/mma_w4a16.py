@@ -121,7 +121,7 @@ def _menu(form: str, **choices: object) -> tuple[Config, ...]:
     Partial sums of INT4 and NF4 need registers of their own: so their warps take 16 rows each.
     """
     shapes: tuple[dict[str, int], ...] = (
-        {"columns": 8, "splits": 2, "tiles": 2, "stages": 3, "least_ctas": 3},
+        {"columns": 8, "splits": 2, "tiles": 2, "stages": 3, "least_ctas": 2 if form == "nvfp4-w4a16" else 4},  # more scales
         {"columns": 16, "splits": 2, "tiles": 2, "stages": 3, "least_ctas": 3},
         {"columns": 32, "tiles": 2, "stages": 3, "least_ctas": 3},
         {"columns": 64, "stages": 3, "least_ctas": 2},
