@@ -1,0 +1,149 @@
+"""Measured MoE layers of aiconfigurator-core: 3.6 million rows as `Measurements`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfmodel.errors import MissingRequirementError
+from perfmodel.validation.measurements import About, Integers, Labels, Mask, Measurements
+from perfmodel.validation.silicon.names import Names, names, routing_of
+
+MILLISECOND = 1e-3
+SIZES = {
+    "num_tokens": "num_tokens", "hidden": "hidden_size", "inter": "inter_size", "topk": "topk", "num_experts": "num_experts",
+    "tp": "moe_tp_size", "ep": "moe_ep_size",
+}  # fmt: skip
+"""Our name of each size -> its column."""
+TEXTS = ("kernel_source", "moe_dtype", "distribution")
+ABOUT = About(
+    title="MoE layers measured by the collector of AIConfigurator",
+    source="aiconfigurator-core 0.12.0 (Apache-2.0), systems/data/*/moe/*/*/moe_perf.parquet",
+    notes=("a row is rank 0's forward without all-to-all, in a CUDA graph, mean of 6; tokens are those of the whole expert-parallel group",),
+)
+
+
+@cache
+def data_folder() -> Path:
+    """`systems/data` of the installed package. Raises MissingRequirementError where it is not."""
+    found = find_spec("aiconfigurator_core")
+    if found is None or not found.submodule_search_locations:
+        raise MissingRequirementError(
+            "the measured tables come with the package aiconfigurator-core",
+            mend="Install the extra `silicon`: pip install 'perfmodel[silicon]'.",
+        )
+    return Path(found.submodule_search_locations[0]) / "systems" / "data"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One parquet file."""
+
+    path: Path
+    gpu: str
+    framework: str
+    version: str
+
+    @property
+    def source(self) -> str:
+        """FRAMEWORK VERSION, as traps know it."""
+        return f"{self.framework} {self.version}"
+
+
+def parts(table: str = "moe/*/*/moe_perf.parquet") -> list[Part]:
+    """The files of a table, of all GPUs that are in scope. Raises MissingRequirementError without the data."""
+    known, found = names(), []
+    for path in sorted(data_folder().glob(f"*/{table}")):
+        folder, framework, version = path.parts[-5], path.parts[-3], path.parts[-2]
+        if folder in known.gpus:
+            found.append(Part(path, known.gpus[folder], framework, version))
+    return found
+
+
+def read_moe() -> Measurements:
+    """All rows, file after file; `lines` counts the rows of each file from 1. Raises MissingRequirementError without the data."""
+    blocks = [_read(part, names()) for part in parts()]
+    rows = sum(len(block["latency"]) for block in blocks)
+    labels = {name: Labels.join([block[name] for block in blocks]) for name in ("gpu", "kernel", "format", "routing", "gated", "source")}
+    labels["launch"] = Labels(np.zeros(rows, np.int32), ("",))
+    return Measurements(
+        kind="layer",
+        file="aiconfigurator-core",
+        lines=np.concatenate([np.arange(1, len(block["latency"]) + 1) for block in blocks]),
+        labels=labels,
+        sizes={name: np.concatenate([block[name] for block in blocks]) for name in SIZES},
+        latency=np.concatenate([block["latency"] for block in blocks]),
+        about=ABOUT,
+    )
+
+
+def _read(part: Part, known: Names) -> dict[str, Any]:
+    """Columns of one file in our words."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(part.path, columns=[*SIZES.values(), *TEXTS, "latency"])
+    sizes: dict[str, Integers] = {name: table[column].to_numpy().astype(np.int64) for name, column in SIZES.items()}
+    texts = {name: _labels(table[name]) for name in TEXTS}
+    count = len(table)
+    kernel, gated, version = _kernels(part, known, texts, _ungated(known, sizes))
+    return sizes | {
+        "gpu": Labels(np.zeros(count, np.int32), (part.gpu,)),
+        "kernel": kernel,
+        "format": Labels(texts["moe_dtype"].codes, tuple(known.formats.get(text, text) for text in texts["moe_dtype"].values)),
+        "routing": Labels(texts["distribution"].codes, tuple(routing_of(text) for text in texts["distribution"].values)),
+        "gated": gated,
+        "source": version,
+        "latency": table["latency"].to_numpy().astype(float) * MILLISECOND,
+    }
+
+
+def _kernels(part: Part, known: Names, texts: dict[str, Labels], ungated: Mask) -> tuple[Labels, Labels, Labels]:
+    """Kernel profile, gated or not, and FRAMEWORK VERSION KERNEL of each row."""
+    sources, formats = texts["kernel_source"], texts["moe_dtype"]
+    width = len(formats.values)
+    pair = sources.codes.astype(np.int64) * width + formats.codes
+    kernels, open_gate, origins = [], [], []
+    for source in sources.values:
+        for format_name in formats.values:
+            rule = known.rule(source, part.gpu, known.formats.get(format_name, format_name))
+            kernels.append(rule.profile if rule else source)
+            open_gate.append(rule is not None and not rule.gated)
+            origins.append(f"{part.source} {source}")
+    no_gate = np.array(open_gate)[pair] | ungated
+    gated = Labels(no_gate.astype(np.int32), ("true", "false"))
+    return _chosen(kernels, pair), gated, _chosen(origins, pair)
+
+
+def _chosen(texts: list[str], index: Integers) -> Labels:
+    """Labels of texts[index]."""
+    values = tuple(dict.fromkeys(texts))
+    codes = np.array([values.index(text) for text in texts], np.int32)
+    return Labels(codes[index], values)
+
+
+def _ungated(known: Names, sizes: dict[str, Integers]) -> Mask:
+    mask = np.zeros(len(sizes["hidden"]), bool)
+    for shape in known.ungated:
+        mask |= np.logical_and.reduce([sizes[name] == size for name, size in shape.items()])
+    return mask
+
+
+def _labels(column: Any) -> Labels:
+    """A text column of a table."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if hasattr(encoded, "chunks"):
+        encoded = encoded.combine_chunks()
+    return Labels(encoded.indices.to_numpy().astype(np.int32), tuple(encoded.dictionary.to_pylist()))
+
+
+def files_left_out() -> Iterator[tuple[str, str]]:
+    """(folder of a GPU, why it is out of scope) of what the data holds and `read_moe` leaves out."""
+    for folder, why in names().left_out.items():
+        if (data_folder() / folder / "moe").is_dir():
+            yield folder, why

@@ -1,0 +1,54 @@
+"""What the measured tables call things, in this project's words: GPUs, formats, kernels, routing."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field
+
+from perfmodel.validated import Strict, load_model
+
+
+class KernelRule(Strict):
+    """A kernel profile for the kernels that match."""
+
+    source: str
+    """Pattern of `kernel_source`."""
+    profile: str
+    gpus: tuple[str, ...] | None = Field(default=None, strict=False)
+    formats: tuple[str, ...] | None = Field(default=None, strict=False)
+    gated: bool = True
+
+    def matches(self, source: str, gpu: str, format_id: str) -> bool:
+        """Whether it is about such rows."""
+        here = (self.gpus is None or gpu in self.gpus) and (self.formats is None or format_id in self.formats)
+        return here and fnmatchcase(source, self.source)
+
+
+class Names(Strict):
+    """The file names.yaml."""
+
+    gpus: dict[str, str]
+    left_out: dict[str, str]
+    """Folders of GPUs that are out of scope -> why."""
+    formats: dict[str, str]
+    kernels: tuple[KernelRule, ...] = Field(strict=False)
+    ungated: tuple[dict[str, int], ...] = Field(strict=False)
+    """Sizes of layers without a gate."""
+
+    def rule(self, source: str, gpu: str, format_id: str) -> KernelRule | None:
+        """The first rule for a kernel, None where there is none."""
+        return next((rule for rule in self.kernels if rule.matches(source, gpu, format_id)), None)
+
+
+def routing_of(distribution: str) -> str:
+    """`balanced`, or `power_law_1.2` as powerlaw:1.2."""
+    return distribution.replace("power_law_", "powerlaw:")
+
+
+@cache
+def names() -> Names:
+    """The bundled names."""
+    return load_model(Names, Path(__file__).parent / "names.yaml")
