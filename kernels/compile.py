@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
 from multiprocessing import get_context
-from time import perf_counter
+from threading import Thread
+from time import perf_counter, sleep
 from typing import Any
 
 from perfmodel.errors import MissingRequirementError, PerfModelError, did_you_mean
@@ -226,11 +229,32 @@ def _in_order(batches: dict[Variant, list[str]]) -> Iterator[tuple[Variant, list
 
 
 def _in_processes(batches: dict[Variant, list[str]], jobs: int) -> Iterator[tuple[Variant, list[Checked]]]:
-    """As they are ready. Processes start afresh: numba and LLVM do not like to be forked."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(_check_variant, *batch): batch[0] for batch in batches.items()}
-        try:
-            for future in as_completed(running):
-                yield running[future], future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # interrupted: what has not begun does not begin
+    """As they are ready. Processes start afresh: numba and LLVM do not like to be forked.
+
+    Interrupted, or where one fails, the processes are ended at once: nothing of theirs is worth waiting for.
+    """
+    pool = ProcessPoolExecutor(
+        min(jobs, len(batches)), mp_context=get_context("spawn"), initializer=_end_with_parent, initargs=(os.getpid(),)
+    )
+    running = {pool.submit(_check_variant, *batch): batch[0] for batch in batches.items()}
+    try:
+        for future in as_completed(running):
+            yield running[future], future.result()
+    except BaseException:
+        for process in list(pool._processes.values()):
+            process.kill()
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _end_with_parent(parent: int) -> None:
+    """In a worker: leave interrupts to the parent, and end when it has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(1.0)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()

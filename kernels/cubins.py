@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from perfmodel.kernels import launch
 from perfmodel.kernels.compile import Compiled, compile_variant, require_compiler
 from perfmodel.kernels.variants import Variant
 
-PACKAGE = "perfmodel.kernels"
+PACKAGE = "perfmodel"
 COMPILERS = ("numba-cuda", "numba", "llvmlite", "cuda-core", "cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink")
 """Packages whose versions change the machine code."""
 ARCHITECTURE_OF = {(8, 0): "sm_80", (8, 6): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a", (10, 0): "sm_100a", (12, 0): "sm_120a"}
@@ -152,8 +153,17 @@ def _file_of(module: str) -> Path | None:
     """The file of a module of PACKAGE; None for one of elsewhere, and for names that are no modules."""
     if not module.startswith(PACKAGE + "."):
         return None
-    path = Path(__file__).parent.joinpath(*module.removeprefix(PACKAGE + ".").split(".")).with_suffix(".py")
+    path = _package().joinpath(*module.removeprefix(PACKAGE + ".").split(".")).with_suffix(".py")
     return path if path.is_file() else None
+
+
+@cache
+def _package() -> Path:
+    """Where PACKAGE is installed."""
+    found = find_spec(PACKAGE)
+    assert found is not None
+    assert found.submodule_search_locations
+    return Path(found.submodule_search_locations[0])
 
 
 def _imports(path: Path) -> list[str]:

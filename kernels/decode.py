@@ -17,7 +17,7 @@ from functools import partial
 
 from perfmodel.kernels import mma_w4a16
 from perfmodel.kernels.mma_w4a16 import EPILOGUES
-from perfmodel.kernels.variants import KernelSource, Variant
+from perfmodel.kernels.variants import REFERENCES, KernelSource, Variant
 
 POINTERS = ("x", "weights", "alphas", "offsets", "out", "x_rows", "out_rows", "factors")
 NUMBERS = ("experts", "n", "k", "row_tiles")
@@ -55,6 +55,5 @@ ARCHS = ("sm_90a",)
 """Where they were measured. Four CTAs an SM leave a thread 128 registers, which just suffice there."""
 CONFIGS = tuple(Config(form, **choices) for form in ("mxfp4-w4a16", "nvfp4-w4a16") for choices in EPILOGUES)  # type: ignore[arg-type]
 VARIANTS = tuple(
-    Variant(config.name, "decode", (config.format,), ARCHS, "perfmodel.kernels.reference:grouped_gemm", partial(build, config))
-    for config in CONFIGS
+    Variant(config.name, "decode", (config.format,), ARCHS, REFERENCES[config.epilogue], partial(build, config)) for config in CONFIGS
 )

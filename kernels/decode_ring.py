@@ -15,14 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from perfmodel.kernels.mma_w4a16 import EPILOGUES, ROWS, SCALE_WORDS, Epilogue
-from perfmodel.kernels.variants import KernelSource, Variant
-
-POINTERS = ("x", "weights", "alphas", "offsets", "out", "x_rows", "out_rows", "factors")
-NUMBERS = ("experts", "n", "k", "row_tiles")
-PARAMETERS = POINTERS + NUMBERS
-"""Of every kernel: addresses, 64 bits each, then numbers of 32 bits."""
-
+from perfmodel.kernels.mma_w4a16 import EPILOGUES, ROWS, SCALE_WORDS
+from perfmodel.kernels.variants import REFERENCES, Epilogue, KernelSource, Variant
 
 PRODUCERS = 128
 """Threads that fill stages: a warpgroup, since registers are given and taken by warpgroups."""
@@ -34,7 +28,7 @@ class Config:
 
     format: str
     columns: int = 16
-    """Tokens of a tile (N), 8 or 16."""
+    """Tokens of a tile (N): 16."""
     strips: int = 4
     """Packed tiles of 128 weight rows beside each other in a CTA's tile."""
     splits: int = 2
@@ -101,6 +95,5 @@ CONFIGS = tuple(
     for choices in EPILOGUES
 )
 VARIANTS = tuple(
-    Variant(config.name, "decode", (config.format,), ARCHS, "perfmodel.kernels.reference:grouped_gemm", partial(build, config))
-    for config in CONFIGS
+    Variant(config.name, "decode", (config.format,), ARCHS, REFERENCES[config.epilogue], partial(build, config)) for config in CONFIGS
 )

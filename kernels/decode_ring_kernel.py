@@ -10,7 +10,8 @@ from perfmodel.kernels import compat  # noqa: F401  (before numba.cuda)
 import numpy as np  # isort: skip
 from numba import cuda, types  # isort: skip
 
-from perfmodel.kernels.decode_ring import NUMBERS, POINTERS, PRODUCERS, Config
+from perfmodel.kernels.decode import NUMBERS, POINTERS
+from perfmodel.kernels.decode_ring import PRODUCERS, Config
 from perfmodel.kernels.decode_ring_loop import make_consume, make_fill, make_ring
 from perfmodel.kernels.decode_ring_plan import Plan
 from perfmodel.kernels.mma_w4a16 import TILE_K

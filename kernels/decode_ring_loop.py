@@ -140,13 +140,11 @@ def make_consume(plan: Plan, after: Callable[..., Any]) -> Callable[..., Any]:
 
 def _load_x(plan: Plan) -> Callable[..., Any]:
     """Device function: the B fragments of 32 of K, by the address of a lane's row for `ldmatrix`."""
-    EIGHT, two = U(8 * plan.x_pitch), plan.config.columns == 16
+    EIGHT = U(8 * plan.x_pitch)
 
     @cuda.jit(device=True, forceinline=True)
     def load_x(at):
-        if two:
-            return (*load_matrix_x4(at), *load_matrix_x4(at + EIGHT))
-        return load_matrix_x4(at)
+        return (*load_matrix_x4(at), *load_matrix_x4(at + EIGHT))
 
     return load_x
 

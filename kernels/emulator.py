@@ -89,6 +89,7 @@ class Machine:
                 self._advance(group)
             alive = [group for group in groups if (group.counter != DONE).any()]
             if not alive:
+                self._end(groups)
                 return
             places = {int(place) for group in alive for place in group.counter[group.counter != DONE]}
             if len(places) > 1:
@@ -96,6 +97,11 @@ class Machine:
             for group in alive:
                 group.counter[group.waiting] += 1
                 group.waiting[:] = False
+
+    def _end(self, groups: list[Group]) -> None:
+        """The CTA has ended: no copy may be under way, for nobody knows what memory it meets."""
+        if any(copy[0].any() for group in groups for copy in group.copies):
+            raise EmulationError("a cp.async is still under way where the CTA ends")
 
     def _advance(self, group: Group) -> None:
         """Run the threads of a group until all wait or have returned; of those that go different ways, the ones behind first."""

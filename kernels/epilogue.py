@@ -50,8 +50,8 @@ def _of_no_token(_scales, _token):
 
 @cuda.jit(device=True, forceinline=True)
 def silu_times(gate, up):
-    """gate x sigmoid(gate) x up in single precision."""
-    return gate * up * reciprocal_approx(ONE + exp2_approx(-gate * LOG2_E))
+    """gate x sigmoid(gate) x up in single precision; the sigmoid first, so that huge gates and ups of either sign do not overflow."""
+    return gate * reciprocal_approx(ONE + exp2_approx(-gate * LOG2_E)) * up
 
 
 def token_loader(columns: int, kind: str, scaling: Scaling) -> Callable[..., Any]:

@@ -176,6 +176,7 @@ def check_call(gemm: GroupedGemm, call: Call) -> None:
         ("x_rows", call.x_rows, "int32"),
         ("out_rows", call.out_rows, "int32"),
         ("factors", call.factors, "float32"),
+        ("token_scale", call.token_scale, "float32"),
     ):
         if tensor is not None:
             operands.check(name, tensor, dtype, (tokens,), device)

@@ -16,14 +16,15 @@ layer: two calls must not run at once on different streams.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perfmodel.errors import PerfModelError
 from perfmodel.kernels import operands, routing, steps, tiles
-from perfmodel.kernels.grouped import GroupedGemm, arch_of, pack
+from perfmodel.kernels.grouped import GroupedGemm, Packed, arch_of, pack
 from perfmodel.kernels.launch import Launch
-from perfmodel.kernels.tiles import Tile
+from perfmodel.kernels.layouts_w4a8 import W4A8
+from perfmodel.kernels.tiles import Problem, Tile
 from perfmodel.kernels.weights import Weights
 
 if TYPE_CHECKING:
@@ -65,22 +66,23 @@ class MoELayer:
         max_tokens: int,
         renormalise: bool = True,
         router: Tensor | None = None,
-        tile: Callable[[float], Tile] | None = None,
+        tile: Callable[[Problem], Tile] | None = None,
     ) -> None:
         """gate_up: [E, 2 I, H], rows alternating as checkpoints have them; down: [E, H, I]; torch tensors on a GPU, packed here.
 
-        renormalise: whether a token's weights sum to 1. router: bf16 [E, H], for calls without logits. tile: from the mean tokens of an
-        expert to a `Tile`; by default `tiles.tile_for`. Raises PerfModelError for what does not fit.
+        renormalise: whether a token's weights sum to 1. router: bf16 [E, H], for calls without logits. tile: chooses the kernel of each of
+        the two grouped GEMMs; by default `tiles.tile_for` does. W4A8 weights whose scales spread too far for E4M3 are taken as W4A16.
+        Raises PerfModelError for what does not fit.
         """
         check_layer(gate_up, down, topk, max_tokens, router)
         self.experts, self.hidden, self.inter = down.codes.shape
         self.topk, self.max_tokens, self.renormalise, self.router = topk, max_tokens, renormalise, router
         self._device = down.codes.device
         arch = arch_of(self._device)
-        self._tile = tile or (lambda tokens: tiles.tile_for(tokens, arch))
-        self._packed = pack(gate_up.fused()), pack(down)
-        self._eight_bits = down.format.endswith("w4a8")
-        self._gemms: dict[Tile, tuple[GroupedGemm, GroupedGemm]] = {}
+        self._tile = tile or (lambda problem: tiles.tile_for(problem.tokens, arch))
+        self._packed = pack_both(gate_up.fused(), down)
+        self._eight_bits = isinstance(self._packed[1], W4A8)
+        self._gemms: dict[tuple[Tile, Tile], tuple[GroupedGemm, GroupedGemm]] = {}
         self._plans: dict[int, Plan] = {}
         self._buffers = self._allocate()
 
@@ -93,11 +95,13 @@ class MoELayer:
                 raise PerfModelError(
                     "are needed, for this layer has no router", field="logits", mend="Pass them, or `router` to the layer."
                 )
+            self._check_tokens(x)
             logits = torch.matmul(x, self.router.T).float()
         self._check(x, logits)
-        plan = self.prepare(len(x))
-        out = torch.empty_like(x)
-        plan.run(logits.data_ptr(), x.data_ptr(), out.data_ptr(), torch.cuda.current_stream(self._device).cuda_stream)
+        with torch.cuda.device(self._device):  # the default stream is that of the current device
+            plan = self.prepare(len(x))
+            out = torch.empty_like(x)
+            plan.run(logits.data_ptr(), x.data_ptr(), out.data_ptr(), torch.cuda.current_stream(self._device).cuda_stream)
         return out
 
     def prepare(self, tokens: int) -> Plan:
@@ -113,11 +117,13 @@ class MoELayer:
 
     def _grouped(self, tokens: int) -> tuple[GroupedGemm, GroupedGemm]:
         pairs = tokens * self.topk
-        tile = self._tile(pairs / min(self.experts, pairs))
-        if tile not in self._gemms:
-            gate_up, down = self._packed
-            self._gemms[tile] = GroupedGemm(gate_up, epilogue="swiglu", tile=tile), GroupedGemm(down, epilogue="scatter", tile=tile)
-        return self._gemms[tile]
+        active = min(self.experts, pairs)
+        gate_up, down = self._packed
+        first, second = (self._tile(Problem(packed.format, active, packed.n, packed.k, pairs / active)) for packed in self._packed)
+        if (first, second) not in self._gemms:
+            gemms = GroupedGemm(gate_up, epilogue="swiglu", tile=first), GroupedGemm(down, epilogue="scatter", tile=second)
+            self._gemms[first, second] = gemms
+        return self._gemms[first, second]
 
     def _allocate(self) -> dict[str, Tensor]:
         """What lies between the steps, by name, for `max_tokens`."""
@@ -164,16 +170,32 @@ class MoELayer:
             return [gate_up.prepare(held["x"][:tokens], offsets, inner, x_rows=held["rows"]), last]
         return [steps.gather(None, held["rows"], held["x"]), gate_up.prepare(held["x"], offsets, inner), last]
 
-    def _check(self, x: Tensor, logits: Tensor) -> None:
+    def _check_tokens(self, x: Tensor) -> None:
         operands.check("x", x, "bfloat16", (None, self.hidden), self._device, alignment=16)
+
+    def _check(self, x: Tensor, logits: Tensor) -> None:
+        self._check_tokens(x)
         operands.check("logits", logits, "float32", (len(x), self.experts), self._device)
         if not 1 <= len(x) <= self.max_tokens:
             raise PerfModelError(f"must hold 1 to {self.max_tokens} tokens", field="x", value=len(x), mend="Build it with more max_tokens.")
 
 
+def pack_both(gate_up: Weights, down: Weights) -> tuple[Packed, Packed]:
+    """Packed weights of a layer; W4A8 weights whose scales spread too far for E4M3 as W4A16, which multiplies any rightly."""
+    try:
+        return pack(gate_up), pack(down)
+    except PerfModelError as error:
+        if not (down.format.endswith("w4a8") and error.field == "scales" and "spread" in error.problem):
+            raise
+        wide = down.format.replace("w4a8", "w4a16")
+        return pack(replace(gate_up, format=wide)), pack(replace(down, format=wide))
+
+
 def check_layer(gate_up: Weights, down: Weights, topk: int, max_tokens: int, router: Tensor | None) -> None:
     """Raise PerfModelError, one for each kind of mistake, where the parts of a layer do not fit each other or the kernels."""
     experts, hidden, inter = down.codes.shape
+    if gate_up.codes.device != down.codes.device:
+        raise PerfModelError(f"must be on {down.codes.device}, where down is", field="gate_up", value=str(gate_up.codes.device))
     if gate_up.format.rpartition("-")[2] != down.format.rpartition("-")[2]:
         raise PerfModelError(f"takes other activations than down's {down.format}", field="gate_up", value=gate_up.format)
     if tuple(gate_up.codes.shape) != (experts, 2 * inter, hidden):

@@ -33,6 +33,8 @@ TILE_K = 64
 """K of a tile of the W4A16 layouts."""
 MXFP4_WINDOW = Window(top=254, binades=134)
 """Stored bytes of MXFP4 scales, 121 .. 254: over that range code x 2**-126 x 2**(byte - 127) is exact in bf16, subnormals included."""
+INT4_SCALE_MAX = 2.0**127
+"""Of INT4: above it rounding the lowest four bits away may overflow."""
 NVFP4_SHIFT = 7
 """NVFP4 weights come out 2**7 too small, so that the bf16 of the largest scale stays finite."""
 
@@ -112,6 +114,11 @@ def pack_int4_w4a16(codes: Array, scales: Array, zeros: Array | None = None, row
     scale to the group's partial sums in FP32. Raises PerfModelError for groups but 32 and multiples of 64, for scales not finite.
     """
     group = _check_groups(codes, scales, rows)
+    if zeros is not None:
+        if dtype_name(zeros) != "uint8" or tuple(zeros.shape) != tuple(scales.shape):
+            raise PerfModelError(f"must be uint8 {tuple(scales.shape)}", field="zeros", value=(dtype_name(zeros), tuple(zeros.shape)))
+        refuse(zeros > 15, "zero points have four bits", field="zeros")
+    refuse(abs(cast(scales, "float32")) > INT4_SCALE_MAX, "scale is too large for the zero point on its lowest bits")
     offset = cast(codes ^ 8, "uint8")
     zero = cast(zeros ^ 8, "int32") if zeros is not None else cast(scales * 0, "int32") + 8
     words = ((bitcast(cast(scales, "float32"), "int32") + 8) & ~15) | zero

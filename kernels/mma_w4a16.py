@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
-from perfmodel.kernels.variants import ARCHITECTURES, KernelSource, Variant
-
-Epilogue = Literal["plain", "swiglu", "scatter"]
+from perfmodel.kernels.variants import ARCHITECTURES, REFERENCES, Epilogue, KernelSource, Variant
 
 POINTERS = (
     "x", "weights", "group_scales", "alphas", "offsets", "out", "x_rows", "out_rows", "factors", "rest_tiles", "rest_start", "rest_k_tile",
@@ -145,6 +142,5 @@ CONFIGS = (
     *(Config("mxfp4-w4a16", 16, splits=2, tiles=2, stages=3, rest=True, **choices) for choices in EPILOGUES),  # type: ignore[arg-type]
 )
 VARIANTS = tuple(
-    Variant(config.name, "mma", (config.format,), ARCHITECTURES, "perfmodel.kernels.reference:grouped_gemm", partial(build, config))
-    for config in CONFIGS
+    Variant(config.name, "mma", (config.format,), ARCHITECTURES, REFERENCES[config.epilogue], partial(build, config)) for config in CONFIGS
 )

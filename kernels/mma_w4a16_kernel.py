@@ -75,6 +75,7 @@ def make_kernel(config: Config) -> tuple[Callable[..., None], tuple[Any, ...], i
             if has_rest:  # alpha and the factor of the rest first: apart, either would leave the range of single precision
                 d = join(d, rest_sums, alpha, alpha * REST)
                 alpha = ONE
+            copy_wait(0)  # stages beyond K were started too: sums must not meet their zeros
             finish(d, alpha, (out, n, strip, start, count), base)
             tile = U(load_shared(base + PLACE + U(16)) + U(cuda.gridDim.x))
 

@@ -167,7 +167,10 @@ def make_copy_stage(config: Config, plan: Plan) -> Callable[..., Any]:
         for turn in range(turns):
             low, high = load_shared_x2(U(row + U(turn) * NEXT_ROW))
             given = U(16) if (at < k) & (U(token + U(turn) * TOKENS) < count) else U(0)
-            copy_async_16_of(U(target + U(turn) * NEXT_TARGET), (U64(high) << U64(32) | U64(low)) + U64(at) * U64(2), given)
+            source = (U64(high) << U64(32) | U64(low)) + (
+                U64(at) * U64(2) if given else U64(0)
+            )  # nothing is read, but the hint is followed
+            copy_async_16_of(U(target + U(turn) * NEXT_TARGET), source, given)
 
     return copy_stage
 

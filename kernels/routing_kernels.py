@@ -52,8 +52,8 @@ def sum_over_lanes(value):
 
 @cuda.jit(device=True, forceinline=True)
 def sort_key(value):
-    """A float as a word in the same order, 1 for NaN: 0 is left to mean "taken"."""
-    bits = float_bits(value)
+    """A float as a word in the same order, 1 for NaN: 0 is left to mean "taken". Both zeros are one."""
+    bits = float_bits(value + np.float32(0.0))
     key = U(~bits) if bits >> U(31) else U(bits | U(0x80000000))  # numba widens integers: back to 32 bits
     return max(key, U(1)) if value == value else U(1)
 

@@ -30,6 +30,17 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Problem:
+    """A grouped GEMM: `experts` weights [n, k] of a format, `tokens` of each on the mean."""
+
+    format: str
+    experts: int
+    n: int
+    k: int
+    tokens: float
+
+
+@dataclass(frozen=True)
 class Choice:
     """A kernel that is there."""
 

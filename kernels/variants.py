@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from perfmodel.errors import PerfModelError, did_you_mean
 
@@ -28,6 +28,16 @@ MODULES: tuple[str, ...] = (
     "perfmodel.kernels.stream",
 )
 """Modules of `perfmodel.kernels` with a tuple `VARIANTS`, in the order of `perfmodel kernels list`."""
+
+
+Epilogue = Literal["plain", "swiglu", "scatter"]
+"""What a grouped GEMM does with its sums: stores them; silu(gate) x up; times a factor, to a row of its own."""
+REFERENCES: dict[Epilogue, str] = {
+    "plain": "perfmodel.kernels.reference:grouped_gemm",
+    "swiglu": "perfmodel.kernels.reference:grouped_gemm_swiglu",
+    "scatter": "perfmodel.kernels.reference:grouped_gemm_scatter",
+}
+"""Epilogue -> the NumPy function that a kernel with it must agree with."""
 
 
 @dataclass(frozen=True)

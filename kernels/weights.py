@@ -35,7 +35,14 @@ class Weights:
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
-            raise PerfModelError("no kernel takes this format", field="format", value=self.format, mend=did_you_mean(self.format, FORMATS))
+            raise PerfModelError(
+                "no kernel takes this format", field="format", value=self.format, mend=did_you_mean(str(self.format), FORMATS)
+            )
+        for name, form in (("tensor_scale", "nvfp4-w4a16"), ("zeros", "int4-w4a16")):
+            if getattr(self, name) is not None and self.format != form:
+                raise PerfModelError(f"belongs to {form}", field=name, value=self.format, mend="Leave it away.")
+        if self.format == "nvfp4-w4a16" and self.tensor_scale is None:
+            raise PerfModelError("is missing", field="tensor_scale", mend="NVFP4 has one FP32 scale for each expert.")
 
     @classmethod
     def of(cls, encoded: Encoded, format_id: str) -> Weights:

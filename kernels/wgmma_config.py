@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Epilogue = Literal["plain", "swiglu", "scatter"]
+from perfmodel.kernels.variants import Epilogue
 
 ROW_TILE = 128
 """Weight rows of a packed tile."""
@@ -24,12 +23,6 @@ TILE_BYTES = {"mxfp4-w4a16": 4096 + 256, "nvfp4-w4a16": 4096 + 512, "mxfp4-w4a8"
 """Bytes of a packed tile of 128 rows: codes and scales."""
 TILE_K = {"mxfp4-w4a16": 64, "nvfp4-w4a16": 64, "mxfp4-w4a8": 128}
 """K of a packed tile, and of a stage."""
-REFERENCES: dict[Epilogue, str] = {
-    "plain": "perfmodel.kernels.reference:grouped_gemm",
-    "swiglu": "perfmodel.kernels.reference:grouped_gemm_swiglu",
-    "scatter": "perfmodel.kernels.reference:grouped_gemm_scatter",
-}
-"""Epilogue -> the NumPy function that a kernel with it must agree with."""
 
 
 @dataclass(frozen=True)

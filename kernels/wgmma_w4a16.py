@@ -1,6 +1,6 @@
 """Grouped GEMM with 4-bit weights and bf16 activations on Hopper's tensor cores: y[t] = alpha[e] W[e] x[t] for the tokens t of expert e.
 
-Weights are the M operand, dequantised in registers; tokens are the N operand, in shared memory: so tiles of 8 tokens are possible, and the
+Weights are the M operand, dequantised in registers; tokens are the N operand, in shared memory: so tiles may have few tokens, and the
 weights of a tile are converted once for all its tokens. One producer thread fills a ring of stages (activations by TMA, weights by bulk
 copies), two or four warpgroups convert and multiply. A CTA goes from tile to tile until none is left (persistent), whatever the tokens
 per expert. README.md draws the data path.
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from perfmodel.kernels.variants import KernelSource, Variant
-from perfmodel.kernels.wgmma_config import REFERENCES, Config
+from perfmodel.kernels.variants import REFERENCES, KernelSource, Variant
+from perfmodel.kernels.wgmma_config import Config
 
 
 def build(config: Config) -> KernelSource:

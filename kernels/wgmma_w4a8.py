@@ -16,9 +16,9 @@ from functools import partial
 
 from perfmodel.errors import PerfModelError
 from perfmodel.kernels.layouts_w4a8 import W4A8, pack_mxfp4_w4a8
-from perfmodel.kernels.variants import KernelSource, Variant
+from perfmodel.kernels.variants import REFERENCES, KernelSource, Variant
 from perfmodel.kernels.weights import Weights
-from perfmodel.kernels.wgmma_config import REFERENCES, ROW_TILE, Config
+from perfmodel.kernels.wgmma_config import ROW_TILE, Config
 
 FORMAT = "mxfp4-w4a8"
 BINADES = 12

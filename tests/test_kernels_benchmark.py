@@ -152,7 +152,7 @@ class TestRun:
         [
             (["--shape", "experts=2,n=256,k=256,token=8"], "Did you mean tokens"),
             (["--shape", "experts=2,n=256"], "k, tokens missing"),
-            (["--shape", "experts=0,n=256,k=256,tokens=8"], "experts must be a whole number over 0"),
+            (["--shape", "experts=0,n=256,k=256,tokens=8"], "experts must be a whole number from 1"),
             (["--shape", "experts=2,n=2.5,k=256,tokens=8"], "n must be a whole number"),
             (["--shape", "experts=2,n=256,k=256,tokens=8", "--format", "mxfp4"], "Did you mean"),
             (["--shape", "experts=2,n=256,k=256,tokens=8", "--kernel", "numba-mma-mxfp4"], "no such kernel"),
@@ -240,8 +240,8 @@ class TestBench:
         [
             (["--suite", "quik"], "Did you mean quick"),
             (["--shape", "experts=2,n=256,k=256,tokens=1"], "no such size"),
-            (["--tokens", "1,x"], "must be whole numbers"),
-            (["--tokens", "0"], "must be whole numbers"),
+            (["--tokens", "1,x"], "must be a whole number from 1"),
+            (["--tokens", "0"], "must be a whole number from 1"),
             (["--format", "mxfp5-w4a16"], "Did you mean"),
             (["--out", "rows.txt"], "must end in .json or .csv"),
             (["--out", "no/such/folder/rows.csv"], "the folder is not there"),

@@ -137,9 +137,13 @@ class TestMachine:
     def test_copies_land_as_late_as_they_may(self, wait, landed):
         body = f"""mov.u64 %rd5, _cudapy_smem_1; cvt.u32.u64 %r2, %rd5;
         cp.async.cg.shared.global [%r2], [%rd1], 16, 8; cp.async.commit_group; {wait} ld.shared.b32 %r1, [%r2+12];"""
-        got = run(body + STORE)[0]
+        late = "" if landed else "cp.async.wait_group 0;"  # no copy may be under way where the CTA ends
+        got = run(body + STORE + late)[0]
         assert (got == 0).all() == landed  # bytes 8 to 15 are filled up with zeros
         assert landed or (got == 0xFFFFFFFF).all()
+        if not landed:
+            with pytest.raises(EmulationError, match="still under way"):
+                run(body + STORE)
 
     @pytest.mark.parametrize(
         ("body", "words"),

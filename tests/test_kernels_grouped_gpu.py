@@ -93,7 +93,8 @@ def test_ragged_experts(rng, form, epilogue, tile):
             assert int(out.isnan().all(dim=1).sum()) == 3
             found = out[to.long()]
         assert not found.isnan().any()
-        assert reference.relative_error(found, expected) < 3e-3, (gemm.name, counts)
+        limit = 2e-3 if form in ("mxfp4-w4a16", "nvfp4-w4a16") and epilogue == "plain" else 3e-3
+        assert reference.relative_error(found, expected) < limit, (gemm.name, counts)
 
 
 def test_gathered_rows(rng):

@@ -143,7 +143,7 @@ def inputs(tokens, seed=0):
 @pytest.mark.parametrize("renormalise", [True, False])
 def test_result_for_any_number_of_tokens(form, kernels, tolerance, renormalise):
     tile = layers.Tile("wgmma", 64) if kernels == "wgmma" else None
-    layer, exact = make(form, renormalise=renormalise, tile=tile and (lambda tokens: tile))
+    layer, exact = make(form, renormalise=renormalise, tile=tile and (lambda problem: tile))
     for tokens in (MOST, 1, 5, MOST):  # the larger first: its leftovers in the buffers must not show
         x, logits = inputs(tokens, seed=tokens)
         assert reference.relative_error(layer(x, logits), exact(x, logits)) < tolerance
@@ -162,7 +162,7 @@ def test_result_for_any_number_of_tokens(form, kernels, tolerance, renormalise):
     ],
 )
 def test_steps(form, tile, steps_between):
-    layer, _ = make(form, tile=lambda tokens: layers.Tile(*tile))
+    layer, _ = make(form, tile=lambda problem: layers.Tile(*tile))
     layer(*inputs(3))
     assert Launch.log == [f"numba-{name}" for name in ("route-renormalised", "sort-by-expert", *steps_between, "combine")]
     assert layer.kernels(3) == tuple(name for name in Launch.log if "swiglu" in name or "scatter" in name)
@@ -170,7 +170,7 @@ def test_steps(form, tile, steps_between):
 
 def test_the_tile_is_chosen_by_tokens_of_the_experts_that_have_any():
     asked = []
-    layer, _ = make(tile=lambda tokens: asked.append(tokens) or layers.Tile("mma", 8))
+    layer, _ = make(tile=lambda problem: asked.append(problem.tokens) or layers.Tile("mma", 8))
     for tokens in (1, 2, 24):
         layer.prepare(tokens)
     assert asked == [1, 1, 12]  # 2 pairs on 2 experts, 4 on 4, 48 on 4

@@ -11,7 +11,7 @@ from kernel_problems import BF16, BOUND, NO_CONFLICTS, Problem, random_weights
 
 from perfmodel.formats.format import Scheme
 from perfmodel.kernels import reference
-from perfmodel.kernels.compile import compile_source, to_ptx
+from perfmodel.kernels.compile import compile_variant, to_ptx
 from perfmodel.kernels.emulator import Machine
 from perfmodel.kernels.emulator_program import Memory
 from perfmodel.kernels.mma_tile import matrix_lane
@@ -199,7 +199,7 @@ class TestSource:
     @pytest.mark.parametrize("name", ["mxfp4-w4a16-n8", "nvfp4-w4a16-n128-swiglu-gather", "nf4-w4a16-n64"])
     @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
     def test_no_spills(self, name, arch):
-        made = compile_source(build(BY_NAME[name]), arch)
+        made = compile_variant(next(v for v in VARIANTS if v.name == f"numba-mma-{name}"), arch)
         assert made.spill_bytes == 0
         assert made.registers * BY_NAME[name].threads * BY_NAME[name].least_ctas <= 65536
         assert made.shared_bytes <= 48 * 1024

@@ -9,8 +9,9 @@ from perfmodel.cli import main
 from perfmodel.errors import PerfModelError
 from perfmodel.kernels import tiles
 from perfmodel.kernels.mma_w4a16 import ROWS
+from perfmodel.kernels.tiles import Problem
 from perfmodel.profiles import load_profile
-from perfmodel.validation.tile_choice import Problem, choices, choose_tile, predicted_tiles
+from perfmodel.validation.tile_choice import choices, choose_tile, chooser, predicted_tiles
 
 MEASURED = Path(__file__).parent.parent / "validation" / "results" / "h200_kernels_full_2026-11-30.csv"
 WIDE, NARROW = Problem("mxfp4-w4a16", 16, 4096, 7168, 1), Problem("mxfp4-w4a16", 16, 4096, 7168, 2048)
@@ -51,12 +52,30 @@ def test_no_kernel_for_a_gpu_or_format():
         predicted_tiles("h2000", WIDE)
 
 
+def test_chooser_falls_back_to_the_table():
+    choose = chooser("h200")
+    assert choose(WIDE) == choose_tile("h200", WIDE)
+    assert choose(Problem("int4-w4a16", 16, 4096, 7168, 100.0)) == tiles.tile_for(100.0)
+
+
+@pytest.mark.parametrize(("column", "cell"), [("us", ""), ("us", "nan"), ("k", "-3"), ("hold_s", "long")])
+def test_a_cell_that_is_no_number(tmp_path, column, cell):
+    row: dict[str, object] = {"kernel": "numba-wgmma-mxfp4-w4a16-n64", "format": "mxfp4-w4a16", "experts": 16, "n": 4096, "k": 7168}
+    row |= {"tokens_per_expert": 64, "us": 100, "hold_s": 1}
+    row[column] = cell
+    path = tmp_path / "rows.csv"
+    path.write_text("# provenance: {}\n" + ",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
+    with pytest.raises(PerfModelError, match="must be a positive number") as caught:
+        choices("h200", path)
+    assert (caught.value.line, caught.value.field) == (3, column)
+
+
 def test_files_that_are_no_results(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(PerfModelError, match="is no result of `perfmodel kernels bench`"):
         choices("h200", path)
-    with pytest.raises(PerfModelError, match="cannot be read"):
+    with pytest.raises(PerfModelError, match="cannot read"):
         choices("h200", tmp_path / "missing.csv")
 
 

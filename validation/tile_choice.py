@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import PerfModelError
-from perfmodel.kernels.tiles import Tile
+from perfmodel.files import read_text
+from perfmodel.hardware import load_gpu
+from perfmodel.kernels import tiles
+from perfmodel.kernels.tiles import Problem, Tile
 from perfmodel.latency import predict_tiles
-from perfmodel.profiles import profiles
+from perfmodel.profiles import Profile, profiles
 from perfmodel.units import MICROSECOND
 
 OURS = "numba-"
 """Profiles of our kernels: this and the kind of `Tile`."""
 NEEDED = ("kernel", "format", "experts", "n", "k", "tokens_per_expert", "us", "hold_s")
 """Columns of `perfmodel kernels bench --out FILE.csv` that matter here."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A grouped GEMM: `experts` weights [n, k], `tokens` of each."""
-
-    format: str
-    experts: int
-    n: int
-    k: int
-    tokens: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,22 @@ def choose_tile(gpu: str, problem: Problem) -> Tile:
     return predicted_tiles(gpu, problem)[0].tile
 
 
-def choices(gpu: str, path: Path) -> list[Choice]:
+def chooser(gpu: str) -> Callable[[Problem], Tile]:
+    """For `MoELayer(tile=chooser("h200"))`: the model's choice, and the table of `tiles` where no profile of ours covers a format."""
+    arch = "sm_90a" if load_gpu(gpu).architecture == "hopper" else "sm_80"
+
+    def choose(problem: Problem) -> Tile:
+        try:
+            return choose_tile(gpu, problem)
+        except PerfModelError as error:
+            if error.field != "format":
+                raise
+            return tiles.tile_for(problem.tokens, arch)
+
+    return choose
+
+
+def choices(gpu: str, path: str | Path) -> list[Choice]:
     """What the model chooses for each problem of a file that `perfmodel kernels bench --all-tiles --out FILE.csv` wrote.
 
     Only tiles that were measured count, each held for the shortest time of the file. Raises PerfModelError for a file that is none.
@@ -94,6 +102,8 @@ def choices(gpu: str, path: Path) -> list[Choice]:
         measured.setdefault(problem, {})[tile] = seconds
     found = []
     for problem, times in measured.items():
+        if not any(_covers(gpu, profile, problem.format) for profile in profiles()):
+            continue  # mma.sync kernels have no profile: the table chooses their tiles
         both = [TileTime(t.tile, t.rows, t.predicted, times[t.tile]) for t in predicted_tiles(gpu, problem) if t.tile in times]
         if len(both) > 1:
             found.append(Choice(problem, both[0], min(both, key=lambda time: time.measured or 0)))
@@ -137,26 +147,44 @@ def _us(time: TileTime) -> float:
     return time.measured / MICROSECOND
 
 
-def _measured(path: Path) -> Iterator[tuple[Problem, Tile, float]]:
+def _covers(gpu: str, profile: Profile, format_id: str) -> bool:
+    return profile.id.startswith(OURS) and profile.supports(load_gpu(gpu).architecture, format_id)
+
+
+def _measured(path: str | Path) -> Iterator[tuple[Problem, Tile, float]]:
+    lines = read_text(path).splitlines()
+    numbers = [number for number, line in enumerate(lines, 1) if not line.startswith("#")][1:]
     try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PerfModelError(f"cannot be read: {error}", field="FILE", value=str(path)) from None
-    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+        rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    except csv.Error as error:
+        raise PerfModelError(f"is no CSV: {error}", field="FILE", value=str(path)) from None
     if not rows or not set(NEEDED) <= set(rows[0]):
         raise PerfModelError(
             "is no result of `perfmodel kernels bench`", field="FILE", value=str(path), mend=f"It needs the columns {', '.join(NEEDED)}."
         )
-    shortest = min(row["hold_s"] for row in rows)
-    for row in rows:
-        tile = _tile_of(row["kernel"].split("-"))
-        if tile and row["hold_s"] == shortest:
-            sizes = (int(row[name]) for name in ("experts", "n", "k", "tokens_per_expert"))
-            yield Problem(row["format"], *sizes), tile, float(row["us"]) * MICROSECOND
+    parsed = [_parsed(row, path, number) for row, number in zip(rows, numbers, strict=False)]
+    shortest = min(hold for *_, hold in parsed)
+    yield from ((problem, tile, seconds) for problem, tile, seconds, hold in parsed if tile and hold == shortest)
 
 
-def _tile_of(name: Sequence[str]) -> Tile | None:
-    """The tile in a name such as numba-wgmma-mxfp4-w4a16-n64; None for kernels of others."""
-    if name[0] != OURS.rstrip("-") or name[1] not in ("mma", "decode", "wgmma"):
-        return None
-    return Tile(name[1], int(name[-1].removeprefix("n")))  # type: ignore[arg-type]
+def _parsed(row: Mapping[str, str | None], path: str | Path, line: int) -> tuple[Problem, Tile | None, float, float]:
+    """Problem, tile (None for kernels of others), seconds and seconds held. Raises PerfModelError with file, line and column."""
+
+    def positive(name: str) -> float:
+        try:
+            value = float(row[name] or "")
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise PerfModelError("must be a positive number", file=str(path), line=line, field=name, value=row[name], mend="Measure again.")
+        return value
+
+    experts, n, k = (int(positive(name)) for name in ("experts", "n", "k"))
+    problem = Problem(str(row["format"]), experts, n, k, positive("tokens_per_expert"))
+    return problem, _tile_of(row["kernel"] or "", problem.format), positive("us") * MICROSECOND, positive("hold_s")
+
+
+def _tile_of(name: str, format_id: str) -> Tile | None:
+    """The tile of a plain grouped GEMM of ours on Hopper; None for all else."""
+    found = (choice for choice in tiles.menu(format_id, "plain", "sm_90a") if choice.variant.name == name)
+    return next((choice.tile for choice in found), None)

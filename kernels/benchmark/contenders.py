@@ -17,6 +17,8 @@ from perfmodel.kernels.weights import Weights
 if TYPE_CHECKING:
     from torch import Tensor
 
+LARGEST = 2**24
+"""Of a size."""
 E4M3_MAX = 448.0
 TOKEN_SEED = 1_000_003
 """Keeps activations apart from weights: drawn from one seed they would be equal, and some products huge."""
@@ -38,12 +40,19 @@ def parse_sizes(text: str, names: Sequence[str]) -> list[int]:
         name, _, value = (piece.strip() for piece in part.partition("="))
         if name not in names:
             raise PerfModelError("no such size", field="--shape", value=name, mend=did_you_mean(name, names))
-        if not value.isdecimal() or int(value) < 1:
-            raise PerfModelError(f"{name} must be a whole number over 0", field="--shape", value=value)
-        sizes[name] = int(value)
+        if name in sizes:
+            raise PerfModelError(f"{name} is given twice", field="--shape", value=text)
+        sizes[name] = parse_size(value, name, "--shape")
     if missing := [name for name in names if name not in sizes]:
         raise PerfModelError(f"{', '.join(missing)} missing", field="--shape", value=text, mend=f"Write {'=..,'.join(names)}=...")
     return [sizes[name] for name in names]
+
+
+def parse_size(text: str, name: str, field: str) -> int:
+    """A whole number from 1 to LARGEST. Raises PerfModelError."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST)) and 1 <= int(text) <= LARGEST):
+        raise PerfModelError(f"{name} must be a whole number from 1 to {LARGEST:,}", field=field, value=text[:40])
+    return int(text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +108,12 @@ class Contender:
 
 def copies(packed: Packed, count: int) -> tuple[Packed, ...]:
     """The weights, and copies of them at other addresses."""
-    return packed, *(replace(packed, tiles=packed.tiles.clone()) for _ in range(count - 1))
+    others = [name for name in ("group_scales", "row_scale") if getattr(packed, name, None) is not None]
+
+    def clone() -> Packed:
+        return replace(packed, tiles=packed.tiles.clone(), **{name: getattr(packed, name).clone() for name in others})
+
+    return packed, *(clone() for _ in range(count - 1))
 
 
 def stored_bytes(shape: Shape, format_id: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -93,9 +93,7 @@ def narrow(
 
 def _counts(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise PerfModelError("must be whole numbers over 0 and commas", field="--tokens", value=text, mend="Write 1,64,512.")
-    return tuple(int(part) for part in parts)
+    return tuple(make.parse_size(part, "each", "--tokens") for part in parts)
 
 
 def run(suite: Suite, *, jobs: int, note: Note = lambda text: None) -> dict[str, Any]:
@@ -115,11 +113,15 @@ def run(suite: Suite, *, jobs: int, note: Note = lambda text: None) -> dict[str,
     note(", ".join(f"{name} {value:.4g}" for name, value in measured.items() if value is not None))
     rows = []
     for row in _rows(suite, arch, sensor):
-        note(f"{row['kernel']} {row['tokens_per_expert']} tokens: {row['us']:.2f} us, error {row['rel_err']:.1e}")
+        note(f"{row['kernel']} {row['tokens_per_expert']} tokens: {row['us']:.2f} us, error {_error(row)}")
         rows.append(row)
     layer = measure_layer(sensor)
-    note(f"layer: {layer['us']:.1f} us, error {layer['rel_err']:.1e}")
+    note(f"layer: {layer['us']:.1f} us, error {_error(layer)}")
     return {"device": about["device"], "ceilings": measured, "rows": rows, "layer": layer, "provenance": about}
+
+
+def _error(row: Mapping[str, Any]) -> str:
+    return "NaN" if row["rel_err"] is None else f"{row['rel_err']:.1e}"
 
 
 def needed(suite: Suite, arch: str) -> list[Variant]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfmodel.cli.output import JsonOption, note, print_json
+from perfmodel.errors import PerfModelError
 from perfmodel.files import write_atomic
 
 if TYPE_CHECKING:
@@ -66,7 +67,12 @@ def check(
     from perfmodel.kernels.variants import find_variants
 
     wanted = _architectures(arch or [])
-    tasks = [(variant, one) for variant in find_variants(names or []) for one in variant.archs if one in wanted]
+    chosen = find_variants(list(dict.fromkeys(names or [])))
+    tasks = [(variant, one) for variant in chosen for one in variant.archs if one in wanted]
+    if not tasks:
+        raise PerfModelError(
+            f"{chosen[0].name} is not for {', '.join(wanted)}", field="--arch", mend=f"It is for {', '.join(chosen[0].archs)}."
+        )
     seen = 0
 
     def progress(row: Checked) -> None:
@@ -135,8 +141,12 @@ def bench(
     chosen = narrow(get_suite(suite), shape=shape, tokens=tokens, formats=format_ids or [], all_tiles=all_tiles, hold_s=hold)
     writer = report.bench_writer(out) if out else None
     result = run(chosen, jobs=jobs or os.cpu_count() or 1, note=note)
-    if out and writer:
-        write_atomic(out, writer(result))
+    try:
+        if out and writer:
+            write_atomic(out, writer(result))
+    except PerfModelError:
+        print_json(result)  # measured is measured
+        raise
     if json:
         print_json(result)
         return
@@ -152,7 +162,7 @@ def tiles(
     measured: Annotated[
         Path | None, typer.Option("--measured", help="A CSV of `kernels bench --all-tiles`: what the choice loses there.")
     ] = None,
-    format_id: Annotated[str, typer.Option("--format", help="Of the weights and activations.")] = "mxfp4-w4a16",
+    format_id: Annotated[str | None, typer.Option("--format", help="Of the weights and activations, mxfp4-w4a16 by default.")] = None,
     gpu: Annotated[str, typer.Option("--gpu", help="`perfmodel gpus` lists them.")] = "h200",
     json: JsonOption = False,
 ) -> None:
@@ -162,18 +172,22 @@ def tiles(
     """
     from rich.console import Console
 
-    from perfmodel.errors import PerfModelError
     from perfmodel.kernels.benchmark.contenders import parse_sizes
+    from perfmodel.kernels.tiles import Problem
     from perfmodel.report import tiles as report
-    from perfmodel.validation.tile_choice import Problem, choices, choices_json, predicted_tiles, tiles_json
+    from perfmodel.validation.tile_choice import choices, choices_json, predicted_tiles, tiles_json
 
     if (shape is None) == (measured is None):
         raise PerfModelError("give one of the two", field="--shape, --measured", mend="--shape for one problem, --measured for a file.")
     if measured is not None:
+        if format_id is not None:
+            raise PerfModelError("goes with --shape", field="--format", value=format_id, mend="The file says which format each row has.")
         result = choices_json(choices(gpu, measured))
         shown = report.choices_table(result)
     else:
-        result = tiles_json(predicted_tiles(gpu, Problem(format_id, *parse_sizes(shape or "", ("experts", "n", "k", "tokens")))))
+        result = tiles_json(
+            predicted_tiles(gpu, Problem(format_id or "mxfp4-w4a16", *parse_sizes(shape or "", ("experts", "n", "k", "tokens"))))
+        )
         shown = report.tiles_table(result)
     if json:
         print_json(result)
@@ -183,7 +197,7 @@ def tiles(
 
 def _architectures(names: list[str]) -> tuple[str, ...]:
     """The architectures asked for, or all."""
-    from perfmodel.errors import PerfModelError, did_you_mean
+    from perfmodel.errors import did_you_mean
     from perfmodel.kernels.variants import ARCHITECTURES
 
     for name in names:

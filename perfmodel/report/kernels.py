@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from perfmodel.errors import PerfModelError, did_you_mean
 def list_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line a kernel: kind, formats, architectures, reference."""
     table = Table(header_style="bold", pad_edge=False)
-    for name in ("kernel", "kind", "formats", "architectures", "agrees with"):
+    table.add_column("kernel", no_wrap=True, min_width=max((len(row["name"]) for row in rows), default=0))
+    for name in ("kind", "formats", "architectures", "agrees with"):
         table.add_column(name)
     for row in rows:
         table.add_row(row["name"], row["kind"], " ".join(row["formats"]), " ".join(row["archs"]), row["reference"])
@@ -88,6 +90,13 @@ def bench_writer(path: Path) -> Callable[[Mapping[str, Any]], str]:
     writers = {".json": lambda result: json.dumps(result, indent=1, allow_nan=False) + "\n", ".csv": bench_csv}
     if path.suffix not in writers:
         raise PerfModelError("must end in .json or .csv", field="--out", value=str(path), mend=did_you_mean(path.suffix, writers))
+    if path.exists() and not path.is_file():
+        raise PerfModelError("is no ordinary file", field="--out", value=str(path), mend="Name another.")
+    try:  # before minutes on the GPU, not after
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}"):
+            pass
+    except OSError as error:
+        raise PerfModelError(f"cannot be written: {error.strerror}", field="--out", value=str(path), mend="Name another place.") from None
     return writers[path.suffix]
 
 
