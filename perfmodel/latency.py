@@ -21,14 +21,10 @@ from perfmodel.predict import layer_time
 from perfmodel.profiles import TileMenu
 from perfmodel.scenario import Scenario, layer_rows, resolve
 from perfmodel.workload.expectation import Array
-from perfmodel.workload.layer import MOST_EXPERTS
 from perfmodel.workload.loads import TwoLevelLoad
-from perfmodel.workload.routing import SKEWED
 
 CHUNK = 16_384
 """Rows at once: a vector of them fits the core's cache."""
-SKEWED_COUNTS = 2**17
-"""Experts of all rows at once where each row carries counts of all its experts."""
 
 
 def moe_latency(
@@ -86,26 +82,19 @@ def run_chunks(scenario: Scenario, views: dict[str, np.ndarray], out: Array, gat
         times = [layer_time(scenario.layer(rows, profile)[0], ON) for profile in scenario.profiles]
         out[start:stop] = np.minimum.reduce(times)
 
-    in_chunks(scenario, out.size, _most(views["experts"]), one)
+    in_chunks(out.size, one)
 
 
-def in_chunks(scenario: Scenario, count: int, experts: int, work: Callable[[int, int], None]) -> None:
-    """Call work(start, stop) over `count` rows of up to `experts` experts, chunk by chunk, on all cores. An interrupt stops at the next."""
-    size = CHUNK if scenario.routing.kind not in SKEWED else max(1, SKEWED_COUNTS // max(experts, 1))
-    starts = range(0, count, size)
+def in_chunks(count: int, work: Callable[[int, int], None]) -> None:
+    """Call work(start, stop) over `count` rows, chunk by chunk, on all cores. An interrupt stops at the next chunk."""
+    starts = range(0, count, CHUNK)
     if len(starts) <= 1:
         if count:
             work(0, count)
         return
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
-        for _ in _drain(pool, lambda start: work(start, min(start + size, count)), starts):
+        for _ in _drain(pool, lambda start: work(start, min(start + CHUNK, count)), starts):
             pass
-
-
-def _most(experts: np.ndarray) -> int:
-    """The largest number of experts, 1 where there is none or it is none; `layer_rows` refuses what is wrong."""
-    largest = float(np.max(experts, initial=1))
-    return int(largest) if 1 <= largest <= MOST_EXPERTS else 1
 
 
 def _drain(pool: ThreadPoolExecutor, work: Callable[[int], None], starts: range) -> Iterator[None]:
@@ -143,7 +132,7 @@ def predict_layers(scenario: Scenario, columns: dict[str, np.ndarray], *, gated:
             for place, values in enumerate((latency, layer.floor, low, high)):
                 out[place, start:stop] = np.where(faster, values, out[place, start:stop])
 
-    in_chunks(scenario, count, _most(columns["experts"]), one)
+    in_chunks(count, one)
     return Predicted(*out)
 
 

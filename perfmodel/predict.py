@@ -117,7 +117,7 @@ def layer_ops(layer: Layer, on: Causes = ON) -> tuple[Array, ...]:
     widths = {"hidden": rows.width, "inter": inter, "up": rows.projections * inter}
     launch = layer.launch + machine.fixed + routing_time(tokens, rows.experts, rows.topk, machine) if on.launch else zero
     quantise = stage_time("quantise", counts, widths, machine) if on.quantise else zero
-    moved = stage_time("move", counts, widths, machine) if on.unfused else zero
+    moved = stage_time("move", counts, widths, machine) + passing_time(layer) if on.unfused else zero
     moved = moved + compulsory_activation_time(layer, on)
     shared_time = shared[0].total + shared[1].total if shared else zero
     return launch, quantise, up.total, down.total, shared_time, moved, communication_time(layer) if on.communication else zero
@@ -146,6 +146,12 @@ def compulsory_activation_time(layer: Layer, on: Causes) -> Array:
     if not on.activations:
         return np.zeros_like(layer.rows.tokens)
     return (layer.input_bytes + layer.output_bytes) / layer.machine.weight_bandwidth(on)
+
+
+def passing_time(layer: Layer) -> Array:
+    """Seconds to read and write the states of tokens that have no expert on the rank, where its stages pass over all tokens."""
+    passed = np.maximum(layer.stage_tokens - np.maximum(layer.load.tokens, layer.own_tokens * (layer.rows.shared_inter > 0)), 0.0)
+    return passed * layer.rows.width * (2 * BF16) / (layer.machine.activation_bandwidth * layer.machine.bandwidth)
 
 
 def gemms(layer: Layer, on: Causes) -> list[GemmTime]:

@@ -4,6 +4,8 @@ compute-sanitizer --tool memcheck --report-api-errors no python tests/sanitize_k
 compute-sanitizer --tool racecheck python tests/sanitize_kernels.py
 """
 
+import sys
+
 import torch
 
 from perfmodel.kernels import reference, tiles
@@ -25,7 +27,7 @@ def grouped_gemms(form: str, n: int, k: int) -> None:
         gemm = GroupedGemm(packed, tile=choice.tile)
         gemm.prepare(problem.x, problem.offsets, out)(torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
-        print(f"{gemm.name} N {n} K {k}: {reference.relative_error(out, expected):.1e}", flush=True)
+        sys.stdout.write(f"{gemm.name} N {n} K {k}: {reference.relative_error(out, expected):.1e}\n")
 
 
 def layer(form: str) -> None:
@@ -35,7 +37,7 @@ def layer(form: str) -> None:
     for tokens in (5, 64):
         y = experts(torch.randn(tokens, 256, device="cuda").bfloat16(), torch.randn(tokens, 8, device="cuda"))
         torch.cuda.synchronize()
-        print(f"layer {form}, {tokens} tokens: {'finite' if y.isfinite().all() else 'NaN'}", flush=True)
+        sys.stdout.write(f"layer {form}, {tokens} tokens: {'finite' if y.isfinite().all() else 'NaN'}\n")
 
 
 if __name__ == "__main__":

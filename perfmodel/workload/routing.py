@@ -129,7 +129,7 @@ def busiest_load(routing: Routing, problem: Problem, menu: tuple[int, ...] = ())
     else:
         from perfmodel.workload.skewed import skewed_load
 
-        load = skewed_load(routing, problem)
+        load = skewed_load(routing, problem, menu)
     mean_pairs = problem.tokens * problem.topk / problem.ep
     return load, load.pairs / mean_pairs
 

@@ -17,6 +17,10 @@ from perfmodel.workload.routing import Problem, Routing
 DRAWS = 5
 """Samples of the power law that are averaged, as in the public collector of measurements."""
 SEED = 20260101
+COUNTS_AT_ONCE = 2**17
+"""Experts of all rows at once: their counts fit a core's cache."""
+REMEMBERED = 64
+"""Token counts of a shape up to which its loads are kept for the next question."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,79 @@ class JoinedLoad:
         return self._join([load.tiles(rows) for _, load in self.parts])
 
 
-def skewed_load(routing: Routing, problem: Problem) -> Load:
-    """The busiest rank's load, one group of rows of the same experts, top-k and ranks at a time."""
-    keys = np.stack([problem.experts, problem.topk, problem.ep], axis=1).astype(int)
-    unique, group = np.unique(keys, axis=0, return_inverse=True)
+@dataclass(frozen=True)
+class TabulatedLoad:
+    """What a load says, worked out once for rows that are alike: row i is entry `place[i]` of the tables."""
+
+    place: np.ndarray
+    table: tuple[Array, ...]
+    """Pairs, active experts, tokens, then tiles for each of `heights`."""
+    heights: tuple[int, ...]
+
+    @property
+    def pairs(self) -> Array:
+        """Pairs."""
+        pairs: Array = self.table[0][self.place]
+        return pairs
+
+    @property
+    def active(self) -> Array:
+        """Experts with tokens."""
+        active: Array = self.table[1][self.place]
+        return active
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens with an expert on the rank."""
+        tokens: Array = self.table[2][self.place]
+        return tokens
+
+    def tiles(self, rows: int) -> Array:
+        """Tiles; `rows` must be one of `heights`."""
+        tiles: Array = self.table[3 + self.heights.index(rows)][self.place]
+        return tiles
+
+
+def skewed_load(routing: Routing, problem: Problem, menu: tuple[int, ...] = ()) -> Load:
+    """The busiest rank's load, one group of rows of the same experts, top-k and ranks at a time.
+
+    With a `menu` of tile heights, rows that are alike are counted once, and few enough at a time that memory stays bounded.
+    """
+    keys = np.stack([problem.experts, problem.topk, problem.ep, problem.tokens], axis=1)
+    place = np.arange(len(keys))
+    if menu:
+        keys, place = np.unique(keys, axis=0, return_inverse=True)
+    shapes, group = np.unique(keys[:, :3].astype(int), axis=0, return_inverse=True)
     parts: list[tuple[np.ndarray, Load]] = []
-    for number, (experts, topk, ep) in enumerate(unique.tolist()):
+    table = np.empty((3 + len(menu), len(keys)))
+    for number, (experts, topk, ep) in enumerate(shapes.tolist()):
         index = np.flatnonzero(group.ravel() == number)
-        parts.append((index, _one_shape(routing, problem.tokens[index], experts, topk, ep)))
+        if menu:
+            table[:, index] = _tabulated(routing, keys[index, 3], experts, topk, ep, menu)
+        else:
+            parts.append((index, _one_shape(routing, keys[index, 3], experts, topk, ep)))
+    if menu:
+        return TabulatedLoad(place.ravel(), tuple(table), menu)
     return parts[0][1] if len(parts) == 1 else JoinedLoad(tuple(parts))
+
+
+def _tabulated(routing: Routing, tokens: Array, experts: int, topk: int, ep: int, menu: tuple[int, ...]) -> Array:
+    """[3 + heights, n]: the table of `TabulatedLoad` for one shape."""
+    if len(tokens) <= REMEMBERED and routing.kind != "counts":  # a file may change
+        return _remembered(routing, tokens.tobytes(), experts, topk, ep, menu)
+    size = max(1, COUNTS_AT_ONCE // experts)
+    return np.concatenate([_count(routing, tokens[i : i + size], experts, topk, ep, menu) for i in range(0, len(tokens), size)], axis=1)
+
+
+@lru_cache(maxsize=8192)
+def _remembered(routing: Routing, tokens: bytes, experts: int, topk: int, ep: int, menu: tuple[int, ...]) -> Array:
+    """Measured layers ask for the same few token counts again and again."""
+    return _count(routing, np.frombuffer(tokens), experts, topk, ep, menu)
+
+
+def _count(routing: Routing, tokens: Array, experts: int, topk: int, ep: int, menu: tuple[int, ...]) -> Array:
+    load = _one_shape(routing, tokens, experts, topk, ep)
+    return np.stack([load.pairs, load.active, load.tokens, *(load.tiles(rows) for rows in menu)])
 
 
 def _one_shape(routing: Routing, tokens: Array, experts: int, topk: int, ep: int) -> Load:

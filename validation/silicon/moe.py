@@ -25,7 +25,9 @@ TEXTS = ("kernel_source", "moe_dtype", "distribution")
 ABOUT = About(
     title="MoE layers measured by the collector of AIConfigurator",
     source="aiconfigurator-core 0.12.0 (Apache-2.0), systems/data/*/moe/*/*/moe_perf.parquet",
-    notes=("a row is rank 0's forward without all-to-all, in a CUDA graph, mean of 6; tokens are those of the whole expert-parallel group",),
+    notes=(
+        "a row is rank 0's forward without all-to-all, in a CUDA graph, mean of 6; tokens are those of the whole expert-parallel group",
+    ),
 )
 
 
