@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfmodel.cli.output import JsonOption
+from perfmodel.errors import PerfModelError
 
 if TYPE_CHECKING:
     from perfmodel.validation.targets import Validation
 
-HELP = """Hold predictions against measurements: the published and measured `tables` that come along, or a CSV of your own.
+SILICON = "silicon"
+HELP = """Hold predictions against measurements: the published and measured `tables` that come along, `silicon`, the 3.6 million layers of
+the package aiconfigurator-core (extra `silicon`), or a CSV of your own.
 
 A layer has the columns gpu, kernel, format, num_tokens, hidden, inter, topk, num_experts, tp, ep, routing, latency_us
 (and may have gated, source, launch),
@@ -23,7 +26,9 @@ Rows under the physical floor, listed traps and kernels without a profile are fl
 Example: `perfmodel validate tables` or `perfmodel validate mine.csv --kernel marlin --json`
 """
 
-TargetArgument = Annotated[str, typer.Argument(metavar="tables|FILE.csv", help="The bundled tables, or a CSV of measurements.")]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="tables|silicon|FILE.csv", help="The bundled tables, the public measurements, or a CSV of measurements.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,11 +40,25 @@ def validate(
     target: TargetArgument,
     gpu: Annotated[str | None, typer.Option("--gpu", help="Only rows of this GPU.")] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", help="Only rows of this kernel.")] = None,
+    op: Annotated[str, typer.Option("--op", help="Of `silicon`: moe.")] = "moe",
+    leave_out_gpu: Annotated[
+        str | None, typer.Option("--leave-out-gpu", help="Of `silicon`: fit without these GPUs (b200,gb200) and score them alone.")
+    ] = None,
+    leave_out_arch: Annotated[
+        str | None, typer.Option("--leave-out-arch", help="Of `silicon`: score an architecture by fits of older ones.")
+    ] = None,
+    rows: Annotated[Path | None, typer.Option("--rows", help="Of `silicon`: write every row there, as Parquet.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score the rows of `target` and print families, or everything as JSON."""
     from perfmodel.report.validate import print_validation, write_json
 
+    if target == SILICON:
+        _silicon(op, [gpu] if gpu else [], [kernel] if kernel else [], leave_out_gpu, leave_out_arch, rows, as_json)
+        return
+    for name, given in (("--op", op != "moe"), ("--leave-out-gpu", leave_out_gpu), ("--leave-out-arch", leave_out_arch), ("--rows", rows)):
+        if given:
+            raise PerfModelError("goes with `silicon`", field=name, value=target, mend="Write perfmodel validate silicon.")
     outcome = _validation(target, gpu, kernel)
     if as_json:
         write_json(outcome.summary(), outcome.rows())
@@ -47,8 +66,36 @@ def validate(
         print_validation(outcome.summary(), outcome.rows())
 
 
+def _silicon(
+    op: str,
+    gpu: list[str],
+    kernel: list[str],
+    leave_out_gpu: str | None,
+    leave_out_arch: str | None,
+    path: Path | None,
+    as_json: bool,
+) -> None:
+    from perfmodel.cli.output import print_json
+    from perfmodel.report.validate import print_families
+    from perfmodel.validation.silicon.validate import validate_silicon
+
+    for name, given in (("--gpu", gpu), ("--kernel", kernel)):
+        if given:
+            raise PerfModelError("does not go with `silicon`", field=name, value=given[0], mend="Its report has a line for each family.")
+    if path is not None and not path.parent.is_dir():
+        raise PerfModelError("the folder is not there", field="--rows", value=str(path.parent), mend="Make it first.")
+    left = [name.strip() for name in leave_out_gpu.split(",")] if leave_out_gpu else []
+    outcome = validate_silicon(op, leave_out_gpu=left, leave_out_arch=leave_out_arch)
+    if path is not None:
+        outcome.write(path)
+    if as_json:
+        print_json(outcome.summary())
+    else:
+        print_families(outcome.summary())
+
+
 def _validation(target: str, gpu: str | None, kernel: str | None) -> Validation:
-    from perfmodel.errors import PerfModelError, did_you_mean
+    from perfmodel.errors import did_you_mean
     from perfmodel.validation.targets import TABLES, validate_file, validate_tables
 
     if target == TABLES:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from perfmodel.causes import Causes
 from perfmodel.formats import Format
 from perfmodel.hardware import GpuSpec
-from perfmodel.profiles import Fit, Profile, Stage, TileMenu
+from perfmodel.profiles import Fit, Parameters, Profile, Stage, TileMenu
 from perfmodel.units import KIB, MICROSECOND
 
 PS = 1e-12
@@ -71,7 +72,6 @@ def build_machine(gpu: GpuSpec, form: Format, profile: Profile, *, sustained: bo
     """
     math = form.math_type(gpu.math_types)
     fit: Fit = profile.fit(gpu.architecture, form.id)
-    p = fit.parameters
     clock = gpu.sustained_clock if sustained and gpu.sustained_clock else gpu.tensor_peak_clock
     return Machine(
         sm_count=gpu.sm_count,
@@ -84,19 +84,26 @@ def build_machine(gpu: GpuSpec, form: Format, profile: Profile, *, sustained: bo
         scale_bytes=form.weights.scale_bits / 8,
         act_bytes=form.activations.bits / 8,
         quantises=form.activations.value_bits < 16,
-        compute_efficiency=p.compute_efficiency,
-        bandwidth_efficiency=p.bandwidth_efficiency,
-        l2_efficiency=p.l2_efficiency,
-        activation_bandwidth=p.activation_bandwidth,
-        overlap_exponent=p.overlap_exponent,
-        fixed=p.fixed_us * MICROSECOND,
-        gemm_latency=p.gemm_latency_us * MICROSECOND,
-        tile_fixed=p.tile_fixed_us * MICROSECOND,
-        routing=p.routing_ps * PS,
-        dequantise=p.dequantise_ps * PS if form.execution(gpu.architecture) == "dequantised" else 0.0,
-        in_flight=p.in_flight_KiB * KIB,
+        **parameters_si(fit.parameters, form.execution(gpu.architecture) == "dequantised"),
         tiles=fit.tiles,
         stages=profile.stages,
         all_tokens=profile.token_rows == "all",
         launches=profile.launches,
     )
+
+
+def parameters_si(p: Parameters, dequantises: bool) -> dict[str, Any]:
+    """The fields of a Machine that a fit's parameters give."""
+    return {
+        "compute_efficiency": p.compute_efficiency,
+        "bandwidth_efficiency": p.bandwidth_efficiency,
+        "l2_efficiency": p.l2_efficiency,
+        "activation_bandwidth": p.activation_bandwidth,
+        "overlap_exponent": p.overlap_exponent,
+        "fixed": p.fixed_us * MICROSECOND,
+        "gemm_latency": p.gemm_latency_us * MICROSECOND,
+        "tile_fixed": p.tile_fixed_us * MICROSECOND,
+        "routing": p.routing_ps * PS,
+        "dequantise": p.dequantise_ps * PS if dequantises else 0.0,
+        "in_flight": p.in_flight_KiB * KIB,
+    }

@@ -21,6 +21,11 @@ def half_of_mean(pairs: Array, local_experts: Array, tokens: Array, menu: tuple[
     return _clamp(2.0 ** np.ceil(np.log2(mean) - 1e-12) / 2.0, menu)
 
 
+def mean(pairs: Array, local_experts: Array, tokens: Array, menu: tuple[int, ...]) -> Array:
+    """The next power of two above the mean tokens per local expert, of the pairs of the whole expert-parallel group."""
+    return _clamp(2.0 ** np.ceil(np.log2(np.maximum(pairs / local_experts, 1.0)) - 1e-12), menu)
+
+
 def marlin(pairs: Array, local_experts: Array, tokens: Array, menu: tuple[int, ...]) -> Array:
     """Marlin MoE (vLLM): the smallest block b with tokens per expert / b < 0.9."""
     mean = pairs / local_experts
@@ -41,4 +46,4 @@ def _clamp(rows: Array, menu: tuple[int, ...]) -> Array:
     return table[np.minimum(np.searchsorted(table, rows - 1e-9), len(menu) - 1)]
 
 
-RULES: dict[str, Rule] = {"half-of-mean": half_of_mean, "marlin": marlin, "sglang-triton": sglang_triton}
+RULES: dict[str, Rule] = {"half-of-mean": half_of_mean, "mean": mean, "marlin": marlin, "sglang-triton": sglang_triton}

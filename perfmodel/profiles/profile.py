@@ -51,7 +51,7 @@ class TileMenu(Strict):
     """Whether the first m goes with the first n, the second with the second, and so on; if not, every m with every n."""
     waves: Literal["whole", "split"] = "whole"
     """Whether an SM takes whole tiles, or equal stretches of all tiles laid end to end, cut along K where it falls (Marlin, stream-K)."""
-    select: Literal["best", "half-of-mean", "marlin", "sglang-triton"] = "best"
+    select: Literal["best", "half-of-mean", "mean", "marlin", "sglang-triton"] = "best"
     """How the library chooses m: the fastest (an autotuner), or its own rule of the tokens per expert (ops/tile_rules.py)."""
 
     @model_validator(mode="after")

@@ -45,6 +45,21 @@ def print_validation(summary: dict[str, Any], rows: Iterable[dict[str, Any]]) ->
     console.print(f"{overall['scored']} of {overall['n']} rows scored; flagged: {flagged}.", highlight=False)
 
 
+def print_families(summary: dict[str, Any]) -> None:
+    """The score by family and over all, where there are too many rows to show any."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(_family_table(summary))
+    overall, used = summary["overall"], summary["calibration"]
+    flagged = ", ".join(f"{count:,} {reason}" for reason, count in overall["flagged_by"].items()) or "none"
+    console.print(f"{overall['scored']:,} of {overall['n']:,} rows scored; flagged: {flagged}.", highlight=False)
+    console.print(
+        f"median error {overall['median_ape']:.1%}, mean {overall['mape']:.1%}, 80 % intervals hold {overall['coverage80']:.0%};", end=" "
+    )
+    console.print(f"fitted on {used['rows']:,} rows, {used['fraction_used']:.1%}.", highlight=False)
+
+
 def _print_table(console: Console, table: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.padding import Padding

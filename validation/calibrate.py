@@ -1,0 +1,269 @@
+"""Fitting kernel profiles to measured layers: few rows, chosen by a hash of their shape, bounded and robust; then intervals by regime.
+
+A family is a kernel on an architecture in a format. Of its rows, FIT of a thousand shapes fix the parameters, INTERVAL of a thousand the
+80 % intervals, and all others are there to be predicted. A shape (sizes, parallelism, all but the tokens) is on one side only.
+
+Least squares on the logarithm of time, each residual r as the pseudo-Huber 2 (sqrt(1 + (r / SOFT)^2) - 1) that a few wild rows cannot bend;
+parameters as logarithms, inside physical bounds, drawn weakly to a prior where the rows do not say enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from perfmodel.attribution import bounds
+from perfmodel.causes import ON
+from perfmodel.formats import get_format
+from perfmodel.hardware import load_gpu
+from perfmodel.ops.machine import parameters_si
+from perfmodel.predict import Layer, layer_time
+from perfmodel.profiles import Fit, Parameters, Profile, load_profile, profile_ids
+from perfmodel.profiles.profile import Interval, Provenance
+from perfmodel.scenario import layer_rows, resolve
+from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
+
+FIT, INTERVAL = 35, 15
+"""Of a thousand shapes: what parameters and what intervals are fitted on."""
+MOST_ROWS = 4000
+"""Of a family, drawn at random from its share, since more do not change the parameters."""
+LEAST_ROWS = 40
+SOFT = 0.08
+PULL = 0.02
+"""Weight of a prior's deviation against the residual of one row, times the root of the rows."""
+PRIORS: Mapping[str, tuple[float, float]] = {
+    "fixed_us": (8.0, 1.0), "gemm_latency_us": (2.5, 0.7), "tile_fixed_us": (1.5, 1.0), "bandwidth_efficiency": (0.9, 0.2),
+    "compute_efficiency": (0.7, 0.5), "l2_efficiency": (0.8, 0.4), "activation_bandwidth": (0.8, 1.0), "overlap_exponent": (3.0, 0.8),
+    "routing_ps": (7.0, 1.0), "dequantise_ps": (8.0, 1.0), "in_flight_KiB": (96.0, 0.8),
+}  # fmt: skip
+"""Parameter -> what it is expected to be, and the spread of its logarithm."""
+LIMITS: Mapping[str, tuple[float, float]] = {
+    "fixed_us": (0.01, 200.0), "gemm_latency_us": (0.01, 40.0), "tile_fixed_us": (0.01, 40.0), "bandwidth_efficiency": (0.3, 1.0),
+    "compute_efficiency": (0.02, 1.0), "l2_efficiency": (0.05, 1.0), "activation_bandwidth": (0.02, 8.0), "overlap_exponent": (1.0, 30.0),
+    "routing_ps": (0.01, 300.0), "dequantise_ps": (0.01, 300.0), "in_flight_KiB": (4.0, 2000.0),
+}  # fmt: skip
+REGIMES = ("launch", "weights", "activations", "compute", "scheduling")
+WIDEST = 10.0
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel on an architecture in a format."""
+
+    kernel: str
+    architecture: str
+    format: str
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a family's rows gave."""
+
+    family: Family
+    fit: Fit
+    rows: int
+    """Used, for parameters and intervals."""
+    errors: Mapping[str, float]
+    """Standard error of the logarithm of each parameter; infinite where the rows say nothing of it."""
+
+
+@cache
+def architecture_of(gpu: str) -> str:
+    """Of a GPU of the catalogue."""
+    return load_gpu(gpu).architecture
+
+
+def shape_share(rows: Measurements) -> Integers:
+    """[n] a number from 0 to 999 for each row, by a hash of its shape."""
+    columns = [rows.sizes[name] for name in ("hidden", "inter", "topk", "num_experts", "tp", "ep")]
+    ids = group_ids(columns)
+    first = np.unique(ids, return_index=True)[1]
+    digest = [hashlib.md5("|".join(str(int(column[i])) for column in columns).encode()).hexdigest() for i in first]
+    return np.array([int(text[:8], 16) % 1000 for text in digest], np.int64)[ids]
+
+
+def families(rows: Measurements, usable: Mask) -> dict[Family, Integers]:
+    """Family -> its usable rows, for families that have a profile."""
+    gpu, kernel, form = (rows.labels[name] for name in ("gpu", "kernel", "format"))
+    archs = [architecture_of(text) for text in gpu.values]
+    found: dict[Family, list[Integers]] = {}
+    ids = group_ids([gpu.codes, kernel.codes, form.codes])
+    order = np.argsort(ids, kind="stable")
+    for group in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1):
+        one = int(group[0])
+        family = Family(kernel[one], archs[int(gpu.codes[one])], form[one])
+        found.setdefault(family, []).append(group[usable[group]])
+    joined = {family: np.sort(np.concatenate(parts)) for family, parts in found.items()}
+    return {family: index for family, index in joined.items() if len(index)}
+
+
+class Batch:
+    """Rows of a family as layers, ready to be timed again and again with other parameters."""
+
+    def __init__(self, rows: Measurements, index: Integers, profile: Profile) -> None:
+        """`profile` must have a fit for the family."""
+        self.measured = rows.latency[index]
+        self.parts: list[tuple[Integers, Layer, bool]] = []
+        ids = group_ids([rows.labels[name].codes[index] for name in ("gpu", "format", "routing", "gated")])
+        for number in range(int(ids.max(initial=-1)) + 1):
+            place = np.flatnonzero(ids == number)
+            mine = index[place]
+            gpu, form, routing, gated = (rows.labels[name][int(mine[0])] for name in ("gpu", "format", "routing", "gated"))
+            scenario = replace(resolve(gpu, form, "generic-unfused", routing=routing), profiles=(profile,))
+            columns = {name.removeprefix("num_"): column[mine].astype(float) for name, column in rows.sizes.items()}
+            layer, _ = scenario.layer(layer_rows(columns, gated=gated == "true"), profile)
+            self.parts.append((place, layer, get_format(form).execution(architecture_of(gpu)) == "dequantised"))
+        self.floors = [layer.floor for _, layer, _ in self.parts]
+
+    def layers(self, parameters: Parameters) -> Iterator[tuple[Integers, Layer]]:
+        """(places, layers) with these parameters."""
+        for place, layer, dequantises in self.parts:
+            yield place, replace(layer, machine=replace(layer.machine, **parameters_si(parameters, dequantises)))
+
+    def predict(self, parameters: Parameters) -> Floats:
+        """[n] seconds."""
+        out = np.empty(len(self.measured))
+        for (place, layer), floor in zip(self.layers(parameters), self.floors, strict=True):
+            out[place] = np.maximum(layer_time(layer, ON), floor)
+        return out
+
+    def regimes(self, parameters: Parameters) -> Any:
+        """[n] what bounds each layer."""
+        out = np.empty(len(self.measured), dtype=object)
+        for place, layer in self.layers(parameters):
+            out[place] = bounds(layer)
+        return out
+
+
+def fit_family(rows: Measurements, index: Integers, share: Integers, family: Family, start: Profile) -> Fitted | None:
+    """Parameters and intervals of a family from its share of `index`; None where there are too few rows. `start` gives tiles and stages."""
+    chosen = _draw(index[share[index] < FIT])
+    apart = _draw(index[(share[index] >= FIT) & (share[index] < FIT + INTERVAL)])
+    if len(chosen) < LEAST_ROWS:
+        return None
+    base = start.fit(family.architecture, family.format)
+    single = _alone(start, base, family)
+    batch = Batch(rows, chosen, single)
+    parameters, errors = _solve(batch, get_format(family.format).execution(family.architecture) == "dequantised")
+    solved = _with(single, parameters)
+    held = Batch(rows, apart, solved) if len(apart) >= LEAST_ROWS else batch
+    whole, parts = _intervals(held, parameters)
+    used = len(chosen) + (len(apart) if held is not batch else 0)
+    fit = solved.fits[0].model_copy(update={"interval": whole, "intervals": parts, "provenance": _provenance(batch, parameters, used)})
+    return Fitted(family, fit, used, errors)
+
+
+def _draw(index: Integers) -> Integers:
+    if len(index) <= MOST_ROWS:
+        return index
+    return np.sort(np.random.default_rng(0).choice(index, MOST_ROWS, replace=False))
+
+
+def _alone(profile: Profile, fit: Fit, family: Family) -> Profile:
+    """The profile with this family's fit only."""
+    mine = fit.model_copy(update={"architectures": (family.architecture,), "formats": (family.format,)})
+    return profile.model_copy(update={"fits": (mine,)})
+
+
+def _with(profile: Profile, parameters: Parameters) -> Profile:
+    return profile.model_copy(update={"fits": (profile.fits[0].model_copy(update={"parameters": parameters}),)})
+
+
+def _solve(batch: Batch, dequantises: bool) -> tuple[Parameters, dict[str, float]]:
+    from scipy.optimize import least_squares
+
+    names = [name for name in PRIORS if name != "dequantise_ps" or dequantises]
+    low, high = (np.log([LIMITS[name][side] for name in names]) for side in (0, 1))
+    expected, spread = np.log([PRIORS[name][0] for name in names]), np.array([PRIORS[name][1] for name in names])
+    logs, weight = np.log(batch.measured), PULL * np.sqrt(len(batch.measured))
+
+    def parameters(z: Floats) -> Parameters:
+        values = {name: float(value) for name, value in zip(names, np.exp(z), strict=True)}
+        return Parameters(**({"dequantise_ps": 0.0} | values))
+
+    def residuals(z: Floats) -> Floats:
+        r = np.log(batch.predict(parameters(z))) - logs
+        soft = np.sign(r) * np.sqrt(2.0 * (np.sqrt(1.0 + (r / SOFT) ** 2) - 1.0))
+        return np.concatenate([soft, weight * (z - expected) / spread])
+
+    best = least_squares(residuals, np.clip(expected, low, high), bounds=(low, high), diff_step=[1e-3] * len(names), max_nfev=30)
+    return parameters(best.x), _standard_errors(best, names, len(batch.measured))
+
+
+def _standard_errors(solution: Any, names: Sequence[str], rows: int) -> dict[str, float]:
+    """Of the logarithms of the parameters, from the Jacobian of the rows alone."""
+    jacobian = solution.jac[:rows]
+    variance = 2.0 * float(np.mean(solution.fun[:rows] ** 2))
+    covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-9) * variance
+    seen = np.abs(jacobian).sum(axis=0) > 0
+    return {name: float(np.sqrt(covariance[i, i])) if seen[i] else float("inf") for i, name in enumerate(names)}
+
+
+def _intervals(batch: Batch, parameters: Parameters) -> tuple[Interval, dict[Any, Interval]]:
+    """The 10th to 90th percentile of measured over predicted, over all rows and in each regime that has enough of them."""
+    ratio, regime = batch.measured / batch.predict(parameters), batch.regimes(parameters)
+    parts = {name: _interval(ratio[regime == name]) for name in REGIMES if (regime == name).sum() >= LEAST_ROWS}
+    return _interval(ratio), parts
+
+
+def _interval(ratio: Floats) -> Interval:
+    low, high = np.quantile(ratio, [0.1, 0.9])
+    return Interval(low=round(float(np.clip(low, 0.01, 0.99)), 3), high=round(float(np.clip(high, 1.01, WIDEST)), 3))
+
+
+def _provenance(batch: Batch, parameters: Parameters, used: int) -> Provenance:
+    error = np.abs(batch.predict(parameters) / batch.measured - 1.0)
+    return Provenance(
+        status="measured",
+        date=date.today().isoformat(),
+        dataset="aiconfigurator-core 0.12.0, moe_perf (Apache-2.0)",
+        rows=used,
+        source=f"perfmodel calibrate: robust least squares on rows that a hash of the shape picks; median error {np.median(error):.1%}",
+    )
+
+
+def calibrate(
+    rows: Measurements, usable: Mask, heard: Callable[[Family, Fitted | None], None] = lambda family, fitted: None
+) -> list[Fitted]:
+    """A fit for each family of the usable rows that has a profile to start from and rows enough; `heard` hears of each as it is done."""
+    share, found = shape_share(rows), []
+    for family, index in families(rows, usable).items():
+        fitted = None
+        if family.kernel in profile_ids():
+            start = load_profile(family.kernel)
+            if start.supports(family.architecture, family.format):
+                fitted = fit_family(rows, index, share, family, start)
+        heard(family, fitted)
+        found += [fitted] if fitted else []
+    return found
+
+
+def refitted(profile: Profile, fits: Iterable[Fitted]) -> Profile:
+    """The profile with these fits in place of its own for their architectures and formats."""
+    mine = [fitted for fitted in fits if fitted.family.kernel == profile.id]
+    taken = {(fitted.family.architecture, fitted.family.format) for fitted in mine}
+    rest = []
+    for fit in profile.fits:
+        for architecture in fit.architectures:
+            formats = tuple(form for form in fit.formats if (architecture, form) not in taken)
+            if formats:
+                rest.append(fit.model_copy(update={"architectures": (architecture,), "formats": formats}))
+    return profile.model_copy(update={"fits": (*(fitted.fit for fitted in mine), *_together(rest))})
+
+
+def _together(fits: Sequence[Fit]) -> list[Fit]:
+    """Fits that differ in nothing but their architecture as one."""
+    found: list[Fit] = []
+    for fit in fits:
+        same = next((i for i, other in enumerate(found) if other.model_copy(update={"architectures": fit.architectures}) == fit), None)
+        if same is None:
+            found.append(fit)
+        else:
+            found[same] = found[same].model_copy(update={"architectures": (*found[same].architectures, *fit.architectures)})
+    return found

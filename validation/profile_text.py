@@ -1,0 +1,68 @@
+"""A kernel profile as the text of its YAML file: what stands above `fits` is kept as it is, the fits are written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from perfmodel.errors import PerfModelError
+from perfmodel.profiles import Fit, Interval, Profile, TileMenu
+
+WIDTH = 138
+
+
+def profile_text(profile: Profile, before: str) -> str:
+    """The file of `profile`, of which `before` is the present text. Raises PerfModelError where that has no line `fits:`."""
+    head, found, _ = before.partition("\nfits:\n")
+    if not found:
+        raise PerfModelError("has no line `fits:`", field="profile", value=profile.id)
+    return head + found + "".join(f"{line}\n" for fit in profile.fits for line in _fit(fit))
+
+
+def _fit(fit: Fit) -> Iterator[str]:
+    yield f"  - architectures: [{', '.join(fit.architectures)}]"
+    yield f"    formats: [{', '.join(fit.formats)}]"
+    yield f"    tiles: {{{', '.join(_tiles(fit.tiles))}}}"
+    yield "    parameters:"
+    yield from _wrapped("      {", [f"{name}: {_number(value)}" for name, value in fit.parameters.model_dump().items()], "}")
+    yield f"    interval: {_interval(fit.interval)}"
+    if fit.intervals:
+        yield from _wrapped("    intervals: {", [f"{name}: {_interval(one)}" for name, one in fit.intervals.items()], "}")
+    yield "    provenance:"
+    known: Mapping[str, object] = fit.provenance.model_dump(exclude_none=True)
+    for name, value in known.items():
+        yield f"      {name}: {value if name in ('status', 'rows') else _quoted(str(value))}"
+
+
+def _tiles(tiles: TileMenu) -> Iterator[str]:
+    yield f"m: [{', '.join(map(str, tiles.m))}]"
+    yield f"n: [{', '.join(map(str, tiles.n))}]"
+    if tiles.paired:
+        yield "paired: true"
+    for name in ("waves", "select"):
+        if getattr(tiles, name) != TileMenu.model_fields[name].default:
+            yield f"{name}: {getattr(tiles, name)}"
+
+
+def _interval(interval: Interval) -> str:
+    return f"{{low: {_number(interval.low)}, high: {_number(interval.high)}}}"
+
+
+def _number(value: float) -> str:
+    """Three digits; what follows them no row can tell."""
+    return f"{float(f'{value:.3g}'):g}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _wrapped(head: str, parts: list[str], tail: str) -> Iterator[str]:
+    """Parts with commas between them, on as many lines as they need."""
+    line = head
+    for number, part in enumerate(parts):
+        text = part + ("," if number < len(parts) - 1 else tail)
+        if len(line) + len(text) + 1 > WIDTH:
+            yield line.rstrip()
+            line = " " * len(head)
+        line += text + " "
+    yield line.rstrip()

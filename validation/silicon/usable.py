@@ -1,0 +1,36 @@
+"""Which measured rows may be fitted: all but those below the floor, listed traps, spikes and dips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from perfmodel.hardware import load_gpu
+from perfmodel.validation.flags import flag_rows
+from perfmodel.validation.measurements import Floats, Mask, Measurements
+from perfmodel.validation.silicon.moe import read_moe
+
+
+def usable_rows(kernels: Sequence[str] = ()) -> tuple[Measurements, Mask]:
+    """The measured layers, of these kernels or of all, and which of them may be fitted."""
+    rows = read_moe()
+    if kernels:
+        rows = rows.take(np.flatnonzero(np.logical_or.reduce([rows.labels["kernel"].where(kernel) for kernel in kernels])))
+    flags = flag_rows(rows, rough_floor(rows), np.ones(len(rows), bool))
+    return rows, flags.codes == 0
+
+
+def rough_floor(rows: Measurements) -> Floats:
+    """[n] seconds: the active weights of a balanced layer at the DRAM bandwidth, at least. Enough to see what cannot be."""
+    from perfmodel.formats import get_format
+
+    gpu, form = rows.labels["gpu"], rows.labels["format"]
+    bandwidth = np.array([load_gpu(name).dram_bandwidth for name in gpu.values])[gpu.codes]
+    size = np.array([get_format(name).weights.bits / 8 for name in form.values])[form.codes]
+    size_of = {name: rows.sizes[name].astype(float) for name in rows.sizes}
+    one = size_of["hidden"] * size_of["inter"] / size_of["tp"] * (2 + (rows.labels["gated"].where("true")))
+    experts = np.minimum(np.floor(size_of["num_tokens"] * size_of["topk"] / size_of["ep"]), size_of["num_experts"] / size_of["ep"])
+    balanced = rows.labels["routing"].where("balanced")
+    floor: Floats = np.where(balanced, np.minimum(experts, size_of["num_experts"]) * one * size / bandwidth, 0.0)
+    return floor

@@ -1,0 +1,146 @@
+"""`validate silicon`: the public measurements held against the profiles as they are, or against profiles that never saw a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.hardware import load_gpu
+from perfmodel.latency import predict_layers
+from perfmodel.profiles import Profile, load_profile, profile_ids
+from perfmodel.scenario import resolve
+from perfmodel.units import MICROSECOND
+from perfmodel.validation.calibrate import FIT, INTERVAL, Fitted, architecture_of, calibrate, families, refitted, shape_share
+from perfmodel.validation.columns import Kind
+from perfmodel.validation.flags import flag_rows
+from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements
+from perfmodel.validation.predicting import Predict, hold
+from perfmodel.validation.score import Comparison, score
+from perfmodel.validation.score import families as score_by_family
+from perfmodel.validation.silicon.moe import read_moe
+from perfmodel.validation.silicon.usable import rough_floor
+
+SCHEMA = "perfmodel.validate/1"
+OPS = ("moe",)
+"""What there is a loader and a model for."""
+
+
+@dataclass(frozen=True, eq=False)
+class SiliconValidation:
+    """Measured rows with their predictions, and how many rows the profiles were fitted on."""
+
+    rows: Measurements
+    held: Comparison
+    used: int
+    of: int
+
+    def summary(self) -> dict[str, Any]:
+        """The JSON, without rows."""
+        return {
+            "schema": SCHEMA,
+            "target": "silicon",
+            "calibration": {"fraction_used": self.used / self.of, "rows": self.used},
+            "families": score_by_family(self.held),
+            "overall": score(self.held),
+        }
+
+    def write(self, path: Path) -> None:
+        """The rows as Parquet: labels, sizes, microseconds measured and predicted, interval, flag."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns: dict[str, Any] = {
+            name: pa.DictionaryArray.from_arrays(label.codes, list(label.values)).cast(pa.string())
+            for name, label in self.rows.labels.items()
+            if name != "launch"
+        }
+        columns |= dict(self.rows.sizes)
+        held = self.held
+        for name, values in (("latency_us", held.measured), ("predicted_us", held.predicted), ("floor_us", held.floor)):
+            columns[name] = values / MICROSECOND
+        columns |= {"low_us": held.low / MICROSECOND, "high_us": held.high / MICROSECOND}
+        columns["flag"] = pa.DictionaryArray.from_arrays(held.flags.codes, list(held.flags.values)).cast(pa.string())
+        pq.write_table(pa.table(columns), path)
+
+
+def validate_silicon(op: str = "moe", *, leave_out_gpu: Sequence[str] = (), leave_out_arch: str | None = None) -> SiliconValidation:
+    """Score the measured rows of an op, all of them or, with something left out, that alone, predicted by profiles fitted on the rest.
+
+    Raises MissingRequirementError without the data, PerfModelError for an op, GPU or architecture that is not there.
+    """
+    if op not in OPS:
+        raise PerfModelError("is not modelled yet", field="--op", value=op, mend=did_you_mean(op, OPS) or f"There is {', '.join(OPS)}.")
+    rows = read_moe()
+    if not leave_out_gpu and leave_out_arch is None:
+        return SiliconValidation(rows, hold(rows), _used(rows), len(rows))
+    out = _left_out(rows, leave_out_gpu, leave_out_arch)
+    known = rows.take(np.flatnonzero(~out))
+    fits = calibrate(known, flag_rows(known, rough_floor(known), np.ones(len(known), bool)).codes == 0)
+    if leave_out_arch is not None:
+        fits = _carried_over(fits, leave_out_arch)
+    unseen = rows.take(np.flatnonzero(out))
+    used = sum(fitted.rows for fitted in fits)
+    return SiliconValidation(unseen, hold(unseen, _predict_by(fits)), used, len(known))
+
+
+def _left_out(rows: Measurements, gpus: Sequence[str], architecture: str | None) -> Mask:
+    """[n] rows of these GPUs, or of all of an architecture."""
+    there = rows.labels["gpu"].values
+    for gpu in gpus:
+        load_gpu(gpu)
+        if gpu not in there:
+            raise PerfModelError("has no measured row", field="--leave-out-gpu", value=gpu, mend=did_you_mean(gpu, there))
+    archs = sorted({architecture_of(gpu) for gpu in there})
+    if architecture is not None and architecture not in archs:
+        raise PerfModelError("has no measured row", field="--leave-out-arch", value=architecture, mend=did_you_mean(architecture, archs))
+    chosen = [gpu in gpus or architecture_of(gpu) == architecture for gpu in there]
+    mask: Mask = np.array(chosen)[rows.labels["gpu"].codes]
+    return mask
+
+
+ELDERS = {"blackwell": ("hopper", "ada", "ampere"), "blackwell-rtx": ("ada", "ampere"), "hopper": ("ampere", "ada")}
+"""Architecture -> older ones, the nearest first."""
+
+
+def _carried_over(fits: Sequence[Fitted], architecture: str) -> list[Fitted]:
+    """For each kernel and format the fit of the nearest older architecture, as one of `architecture`."""
+    found = {}
+    for elder in reversed(ELDERS.get(architecture, ())):
+        for fitted in fits:
+            if fitted.family.architecture == elder:
+                fit = fitted.fit.model_copy(update={"architectures": (architecture,)})
+                family = replace(fitted.family, architecture=architecture)
+                found[family] = replace(fitted, family=family, fit=fit)
+    return list(found.values())
+
+
+def _predict_by(fits: Sequence[Fitted]) -> Predict:
+    """A predictor with these fits and no other."""
+    profiles: dict[str, Profile] = {}
+    for kernel in {fitted.family.kernel for fitted in fits}:
+        mine = [fitted for fitted in fits if fitted.family.kernel == kernel]
+        profiles[kernel] = refitted(load_profile(kernel), mine).model_copy(update={"fits": tuple(fitted.fit for fitted in mine)})
+
+    def predict(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
+        profile = profiles.get(labels["kernel"])
+        count = len(next(iter(sizes.values())))
+        if profile is None or not profile.supports(architecture_of(labels["gpu"]), labels["format"]):
+            return np.full((4, count), np.nan)
+        scenario = replace(resolve(labels["gpu"], labels["format"], "generic-unfused", routing=labels["routing"]), profiles=(profile,))
+        columns = {name.removeprefix("num_"): column for name, column in sizes.items()}
+        answer = predict_layers(scenario, columns, gated=labels["gated"] == "true")
+        return np.stack([answer.latency, answer.floor, answer.low, answer.high])
+
+    return predict
+
+
+def _used(rows: Measurements) -> int:
+    """At most so many rows have been fitted: those whose shapes the hash picks, of kernels with a profile."""
+    share = shape_share(rows)
+    mine = families(rows, share < FIT + INTERVAL)
+    return sum(len(index) for family, index in mine.items() if family.kernel in profile_ids())
