@@ -19,6 +19,7 @@ from perfmodel.predict import Layer, LayerRows
 from perfmodel.profiles import Profile, load_profile, profiles
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.layer import MOST_EXPERTS
+from perfmodel.workload.loads import AllSlotsLoad
 from perfmodel.workload.routing import Problem, Routing, busiest_load, parse_routing
 
 Comm = Literal["exclude", "include"]
@@ -52,6 +53,8 @@ class Scenario:
         """The layer with its busiest rank's load, and that load over the mean rank's."""
         machine = self.machine(profile)
         load, imbalance = busiest_load(self.routing, Problem(rows.tokens, rows.experts, rows.topk, rows.ep), machine.tiles.m)
+        if profile.slots == "all":
+            load = AllSlotsLoad(load, rows.topk)
         launches = machine.launches + (2 if (rows.shared_inter > 0).any() else 0)
         return Layer(rows, load, machine, self.launch.time(launches), self.fabric), imbalance
 

@@ -1,7 +1,8 @@
 """Fitting kernel profiles to measured layers: few rows, chosen by a hash of their shape, bounded and robust; then intervals by regime.
 
-A family is a kernel on an architecture in a format. Of its rows, FIT of a thousand shapes fix the parameters, INTERVAL of a thousand the
-80 % intervals, and all others are there to be predicted. A shape (sizes, parallelism, all but the tokens) is on one side only.
+A family is a kernel on an architecture in a format. Of its shapes a few percent fix the parameters, half as many the 80 % intervals, and
+all others are there to be predicted; more of a small family than of a large one. A shape (sizes, parallelism, all but the tokens) is on
+one side only.
 
 Least squares on the logarithm of time, each residual r as the pseudo-Huber 2 (sqrt(1 + (r / SOFT)^2) - 1) that a few wild rows cannot bend;
 parameters as logarithms, inside physical bounds, drawn weakly to a prior where the rows do not say enough.
@@ -29,8 +30,9 @@ from perfmodel.profiles.profile import Interval, Provenance
 from perfmodel.scenario import layer_rows, resolve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
-FIT, INTERVAL = 35, 15
-"""Of a thousand shapes: what parameters and what intervals are fitted on."""
+LEAST_SHARE, MOST_SHARE = 30, 120
+"""Of a thousand shapes of a family: what parameters are fitted on."""
+WANTED_ROWS = 2000
 MOST_ROWS = 4000
 """Of a family, drawn at random from its share, since more do not change the parameters."""
 LEAST_ROWS = 40
@@ -143,8 +145,9 @@ class Batch:
 
 def fit_family(rows: Measurements, index: Integers, share: Integers, family: Family, start: Profile) -> Fitted | None:
     """Parameters and intervals of a family from its share of `index`; None where there are too few rows. `start` gives tiles and stages."""
-    chosen = _draw(index[share[index] < FIT])
-    apart = _draw(index[(share[index] >= FIT) & (share[index] < FIT + INTERVAL)])
+    fit, apart_from = shares(len(index))
+    chosen = _draw(index[share[index] < fit])
+    apart = _draw(index[(share[index] >= fit) & (share[index] < apart_from)])
     if len(chosen) < LEAST_ROWS:
         return None
     base = start.fit(family.architecture, family.format)
@@ -153,10 +156,17 @@ def fit_family(rows: Measurements, index: Integers, share: Integers, family: Fam
     parameters, errors = _solve(batch, get_format(family.format).execution(family.architecture) == "dequantised")
     solved = _with(single, parameters)
     held = Batch(rows, apart, solved) if len(apart) >= LEAST_ROWS else batch
-    whole, parts = _intervals(held, parameters)
+    shapes = len(np.unique(share[apart])) if held is not batch else 4
+    whole, parts = _intervals(held, parameters, max(0.01, 0.1 - 0.2 / np.sqrt(shapes)))
     used = len(chosen) + (len(apart) if held is not batch else 0)
-    fit = solved.fits[0].model_copy(update={"interval": whole, "intervals": parts, "provenance": _provenance(batch, parameters, used)})
-    return Fitted(family, fit, used, errors)
+    made = solved.fits[0].model_copy(update={"interval": whole, "intervals": parts, "provenance": _provenance(batch, parameters, used)})
+    return Fitted(family, made, used, errors)
+
+
+def shares(rows: int) -> tuple[int, int]:
+    """Of a thousand shapes of a family with so many rows: up to which parameters are fitted, and from there up to which intervals."""
+    fit = int(np.clip(1000 * WANTED_ROWS / max(rows, 1), LEAST_SHARE, MOST_SHARE))
+    return fit, fit + fit // 2
 
 
 def _draw(index: Integers) -> Integers:
@@ -205,15 +215,18 @@ def _standard_errors(solution: Any, names: Sequence[str], rows: int) -> dict[str
     return {name: float(np.sqrt(covariance[i, i])) if seen[i] else float("inf") for i, name in enumerate(names)}
 
 
-def _intervals(batch: Batch, parameters: Parameters) -> tuple[Interval, dict[Any, Interval]]:
-    """The 10th to 90th percentile of measured over predicted, over all rows and in each regime that has enough of them."""
+def _intervals(batch: Batch, parameters: Parameters, tail: float) -> tuple[Interval, dict[Any, Interval]]:
+    """What leaves out `tail` of measured over predicted on either side, over all rows and in each regime that has enough of them.
+
+    Rows of a shape err together, so the tail is less than the 10 % of an 80 % interval, by what so few shapes may miss.
+    """
     ratio, regime = batch.measured / batch.predict(parameters), batch.regimes(parameters)
-    parts = {name: _interval(ratio[regime == name]) for name in REGIMES if (regime == name).sum() >= LEAST_ROWS}
-    return _interval(ratio), parts
+    parts = {name: _interval(ratio[regime == name], tail) for name in REGIMES if (regime == name).sum() >= LEAST_ROWS}
+    return _interval(ratio, tail), parts
 
 
-def _interval(ratio: Floats) -> Interval:
-    low, high = np.quantile(ratio, [0.1, 0.9])
+def _interval(ratio: Floats, tail: float) -> Interval:
+    low, high = np.quantile(ratio, [tail, 1.0 - tail])
     return Interval(low=round(float(np.clip(low, 0.01, 0.99)), 3), high=round(float(np.clip(high, 1.01, WIDEST)), 3))
 
 

@@ -137,6 +137,8 @@ class Profile(Strict):
     """Kernels per layer."""
     token_rows: Literal["all", "touching"] = "touching"
     """Tokens that the stages pass over on a rank: all of the expert-parallel group, or those with an expert on the rank."""
+    slots: Literal["local", "all"] = "local"
+    """Which (token, expert) pairs are computed of the tokens that enter a rank: those of its experts, or all, in vain (old SGLang)."""
     stages: Annotated[tuple[Stage, ...], BeforeValidator(_tuple)] = ()
     fits: Annotated[tuple[Fit, ...], BeforeValidator(_tuple), Field(min_length=1)]
 

@@ -137,6 +137,35 @@ class EqualisedLoad:
         return tiles
 
 
+@dataclass(frozen=True)
+class AllSlotsLoad:
+    """A load of which every slot of the tokens that enter is computed: slots of experts elsewhere go to the first expert, in vain."""
+
+    local: Load
+    topk: Array
+
+    @property
+    def pairs(self) -> Array:
+        """Pairs that are computed."""
+        pairs: Array = np.maximum(self.local.tokens * self.topk, self.local.pairs)
+        return pairs
+
+    @property
+    def active(self) -> Array:
+        """Experts whose weights are read."""
+        return self.local.active
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens with an expert on the rank."""
+        return self.local.tokens
+
+    def tiles(self, rows: int) -> Array:
+        """Tiles, those in vain too."""
+        tiles: Array = self.local.tiles(rows) + np.ceil((self.pairs - self.local.pairs) / rows)
+        return tiles
+
+
 def single_group(tokens: Array) -> TwoLevelLoad:
     """A dense layer (the shared experts): one group of `tokens` tokens, rounded up."""
     tokens = np.ceil(np.asarray(tokens, float))

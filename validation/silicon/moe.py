@@ -113,7 +113,7 @@ def _kernels(part: Part, known: Names, texts: dict[str, Labels], ungated: Mask) 
     kernels, open_gate, origins = [], [], []
     for source in sources.values:
         for format_name in formats.values:
-            rule = known.rule(source, part.gpu, known.formats.get(format_name, format_name))
+            rule = known.rule(source, part.gpu, known.formats.get(format_name, format_name), part.source)
             kernels.append(rule.profile if rule else source)
             open_gate.append(rule is not None and not rule.gated)
             origins.append(f"{part.source} {source}")

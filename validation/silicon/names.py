@@ -17,13 +17,19 @@ class KernelRule(Strict):
     source: str
     """Pattern of `kernel_source`."""
     profile: str
+    origin: str = "*"
+    """Pattern of FRAMEWORK VERSION."""
     gpus: tuple[str, ...] | None = Field(default=None, strict=False)
     formats: tuple[str, ...] | None = Field(default=None, strict=False)
     gated: bool = True
 
-    def matches(self, source: str, gpu: str, format_id: str) -> bool:
+    def matches(self, source: str, gpu: str, format_id: str, origin: str) -> bool:
         """Whether it is about such rows."""
-        here = (self.gpus is None or gpu in self.gpus) and (self.formats is None or format_id in self.formats)
+        here = (
+            fnmatchcase(origin, self.origin)
+            and (self.gpus is None or gpu in self.gpus)
+            and (self.formats is None or format_id in self.formats)
+        )
         return here and fnmatchcase(source, self.source)
 
 
@@ -38,9 +44,9 @@ class Names(Strict):
     ungated: tuple[dict[str, int], ...] = Field(strict=False)
     """Sizes of layers without a gate."""
 
-    def rule(self, source: str, gpu: str, format_id: str) -> KernelRule | None:
-        """The first rule for a kernel, None where there is none."""
-        return next((rule for rule in self.kernels if rule.matches(source, gpu, format_id)), None)
+    def rule(self, source: str, gpu: str, format_id: str, origin: str) -> KernelRule | None:
+        """The first rule for a kernel, None where there is none. origin: FRAMEWORK VERSION."""
+        return next((rule for rule in self.kernels if rule.matches(source, gpu, format_id, origin)), None)
 
 
 def routing_of(distribution: str) -> str:

@@ -15,7 +15,7 @@ from perfmodel.latency import predict_layers
 from perfmodel.profiles import Profile, load_profile, profile_ids
 from perfmodel.scenario import resolve
 from perfmodel.units import MICROSECOND
-from perfmodel.validation.calibrate import FIT, INTERVAL, Fitted, architecture_of, calibrate, families, refitted, shape_share
+from perfmodel.validation.calibrate import Fitted, architecture_of, calibrate, families, refitted
 from perfmodel.validation.columns import Kind
 from perfmodel.validation.flags import flag_rows
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements
@@ -140,7 +140,10 @@ def _predict_by(fits: Sequence[Fitted]) -> Predict:
 
 
 def _used(rows: Measurements) -> int:
-    """At most so many rows have been fitted: those whose shapes the hash picks, of kernels with a profile."""
-    share = shape_share(rows)
-    mine = families(rows, share < FIT + INTERVAL)
-    return sum(len(index) for family, index in mine.items() if family.kernel in profile_ids())
+    """Rows that the bundled fits were made with, by their provenance, of the families that are there."""
+    used = 0
+    for family in families(rows, np.ones(len(rows), bool)):
+        if family.kernel in profile_ids():
+            fit = load_profile(family.kernel).find_fit(family.architecture, family.format)
+            used += (fit.provenance.rows or 0) if fit is not None else 0
+    return used
