@@ -1,8 +1,8 @@
 """Fitting kernel profiles to measured layers: few rows, chosen by a hash of their shape, bounded and robust; then intervals by regime.
 
-A family is a kernel on an architecture in a format. Of its shapes a few percent fix the parameters, half as many the 80 % intervals, and
-all others are there to be predicted; more of a small family than of a large one. A shape (sizes, parallelism, all but the tokens) is on
-one side only.
+A family is a kernel on an architecture in a format. Of its shapes some percent fix the parameters, half as many the 80 % intervals, of both
+no more than some rows, and all others are there to be predicted; more of a small family than of a large one. A shape (sizes, parallelism,
+all but the tokens) is on one side only.
 
 Least squares on the logarithm of time, each residual r as the pseudo-Huber 2 (sqrt(1 + (r / SOFT)^2) - 1) that a few wild rows cannot bend;
 parameters as logarithms, inside physical bounds, drawn weakly to a prior where the rows do not say enough.
@@ -30,11 +30,11 @@ from perfmodel.profiles.profile import Interval, Provenance
 from perfmodel.scenario import layer_rows, resolve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
-LEAST_SHARE, MOST_SHARE = 30, 120
+LEAST_SHARE, MOST_SHARE = 60, 160
 """Of a thousand shapes of a family: what parameters are fitted on."""
-WANTED_ROWS = 2000
-MOST_ROWS = 4000
-"""Of a family, drawn at random from its share, since more do not change the parameters."""
+WANTED_ROWS = 3000
+MOST_ROWS, MOST_APART = 1600, 900
+"""Of a family, drawn at random from its share for parameters and for intervals: many shapes with few rows each tell more than the reverse."""
 LEAST_ROWS = 40
 SOFT = 0.08
 PULL = 0.02
@@ -145,9 +145,9 @@ class Batch:
 
 def fit_family(rows: Measurements, index: Integers, share: Integers, family: Family, start: Profile) -> Fitted | None:
     """Parameters and intervals of a family from its share of `index`; None where there are too few rows. `start` gives tiles and stages."""
-    fit, apart_from = shares(len(index))
-    chosen = _draw(index[share[index] < fit])
-    apart = _draw(index[(share[index] >= fit) & (share[index] < apart_from)])
+    fit, apart_to = _limits(share[index])
+    chosen = _draw(index[share[index] < fit], MOST_ROWS)
+    apart = _draw(index[(share[index] >= fit) & (share[index] < apart_to)], MOST_APART)
     if len(chosen) < LEAST_ROWS:
         return None
     base = start.fit(family.architecture, family.format)
@@ -157,7 +157,7 @@ def fit_family(rows: Measurements, index: Integers, share: Integers, family: Fam
     solved = _with(single, parameters)
     held = Batch(rows, apart, solved) if len(apart) >= LEAST_ROWS else batch
     shapes = len(np.unique(share[apart])) if held is not batch else 4
-    whole, parts = _intervals(held, parameters, max(0.01, 0.1 - 0.2 / np.sqrt(shapes)))
+    whole, parts = _intervals(held, parameters, max(0.02, 0.1 - 0.1 / np.sqrt(shapes)))
     used = len(chosen) + (len(apart) if held is not batch else 0)
     made = solved.fits[0].model_copy(update={"interval": whole, "intervals": parts, "provenance": _provenance(batch, parameters, used)})
     return Fitted(family, made, used, errors)
@@ -169,10 +169,20 @@ def shares(rows: int) -> tuple[int, int]:
     return fit, fit + fit // 2
 
 
-def _draw(index: Integers) -> Integers:
-    if len(index) <= MOST_ROWS:
+def _limits(share: Integers) -> tuple[int, int]:
+    """As `shares`, but of a family of few shapes at least two to fit on and one for the intervals."""
+    fit, apart_to = shares(len(share))
+    lowest = np.unique(share)[:3]
+    if len(lowest) == 3:
+        fit = max(fit, int(lowest[1]) + 1)
+        apart_to = max(apart_to, int(lowest[2]) + 1, fit)
+    return fit, apart_to
+
+
+def _draw(index: Integers, most: int) -> Integers:
+    if len(index) <= most:
         return index
-    return np.sort(np.random.default_rng(0).choice(index, MOST_ROWS, replace=False))
+    return np.sort(np.random.default_rng(0).choice(index, most, replace=False))
 
 
 def _alone(profile: Profile, fit: Fit, family: Family) -> Profile:

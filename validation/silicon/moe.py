@@ -93,7 +93,8 @@ def _read(part: Part, known: Names) -> dict[str, Any]:
     sizes: dict[str, Integers] = {name: table[column].to_numpy().astype(np.int64) for name, column in SIZES.items()}
     texts = {name: _labels(table[name]) for name in TEXTS}
     count = len(table)
-    kernel, gated, version = _kernels(part, known, texts, _ungated(known, sizes))
+    kernel, gated, version, whole = _kernels(part, known, texts, _ungated(known, sizes))
+    sizes["ep"] = np.where(whole, 1, sizes["ep"])
     return sizes | {
         "gpu": Labels(np.zeros(count, np.int32), (part.gpu,)),
         "kernel": kernel,
@@ -105,21 +106,22 @@ def _read(part: Part, known: Names) -> dict[str, Any]:
     }
 
 
-def _kernels(part: Part, known: Names, texts: dict[str, Labels], ungated: Mask) -> tuple[Labels, Labels, Labels]:
-    """Kernel profile, gated or not, and FRAMEWORK VERSION KERNEL of each row."""
+def _kernels(part: Part, known: Names, texts: dict[str, Labels], ungated: Mask) -> tuple[Labels, Labels, Labels, Mask]:
+    """Of each row: kernel profile, gated or not, FRAMEWORK VERSION KERNEL, and whether each rank held all experts."""
     sources, formats = texts["kernel_source"], texts["moe_dtype"]
     width = len(formats.values)
     pair = sources.codes.astype(np.int64) * width + formats.codes
-    kernels, open_gate, origins = [], [], []
+    kernels, open_gate, origins, whole = [], [], [], []
     for source in sources.values:
         for format_name in formats.values:
             rule = known.rule(source, part.gpu, known.formats.get(format_name, format_name), part.source)
             kernels.append(rule.profile if rule else source)
             open_gate.append(rule is not None and not rule.gated)
+            whole.append(rule is not None and rule.whole)
             origins.append(f"{part.source} {source}")
     no_gate = np.array(open_gate)[pair] | ungated
     gated = Labels(no_gate.astype(np.int32), ("true", "false"))
-    return _chosen(kernels, pair), gated, _chosen(origins, pair)
+    return _chosen(kernels, pair), gated, _chosen(origins, pair), np.array(whole)[pair]
 
 
 def _chosen(texts: list[str], index: Integers) -> Labels:

@@ -22,6 +22,8 @@ class KernelRule(Strict):
     gpus: tuple[str, ...] | None = Field(default=None, strict=False)
     formats: tuple[str, ...] | None = Field(default=None, strict=False)
     gated: bool = True
+    whole: bool = False
+    """Every rank was given all experts, whatever the expert parallelism says."""
 
     def matches(self, source: str, gpu: str, format_id: str, origin: str) -> bool:
         """Whether it is about such rows."""

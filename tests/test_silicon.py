@@ -1,0 +1,121 @@
+"""The loader of the public measurements, on small files of the same layout."""
+
+import numpy as np
+import pytest
+
+from perfmodel.errors import MissingRequirementError, PerfModelError
+from perfmodel.validation.silicon import moe
+from perfmodel.validation.silicon.names import names, routing_of
+from perfmodel.validation.silicon.usable import rough_floor, usable_rows
+from perfmodel.validation.silicon.validate import validate_silicon
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+COLUMNS = ("kernel_source", "moe_dtype", "distribution", *moe.SIZES.values(), "latency")
+
+
+def write(folder, gpu, framework, version, rows):
+    path = folder / gpu / "moe" / framework / version / "moe_perf.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({name: [row[i] for row in rows] for i, name in enumerate(COLUMNS)}), path)
+
+
+def row(kernel, form, tokens, ms, *, routing="balanced", hidden=7168, inter=2048, topk=8, experts=256, ep=1):
+    return (kernel, form, routing, tokens, hidden, inter, topk, experts, 1, ep, ms)
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """Two GPUs in scope, one out of it; six rows."""
+    nemotron = {"hidden": 2688, "inter": 1856, "topk": 6, "experts": 128}
+    cutlass = [row("moe_torch_flow_cutlass", "bfloat16", 64, 6.5), row("moe_torch_flow_nongated", "bfloat16", 64, 0.6, **nemotron)]
+    write(tmp_path, "h200_sxm", "trtllm", "1.3.0", cutlass)
+    triton = [row("sglang_fused_moe_triton", "fp8_block", 8, 1.0, routing="power_law_1.2", ep=8), row("unheard_of", "fp8", 1, 0.1)]
+    write(tmp_path, "b200_sxm", "sglang", "0.5.10", triton)
+    write(tmp_path, "gb200", "sglang", "0.5.14", [row("sglang_fused_moe_triton", "bfloat16", 8, 2.0, ep=8, hidden=4096), row("x", "nvfp4", 4096, 1e-4)])
+    write(tmp_path, "b60", "vllm", "0.1", [row("x", "bfloat16", 1, 1.0)])
+    monkeypatch.setattr(moe, "data_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def test_rows_are_told_in_our_words(data):
+    rows = moe.read_moe()
+    label = {name: [column[i] for i in range(len(rows))] for name, column in rows.labels.items()}
+    assert label["gpu"] == ["b200", "b200", "gb200", "gb200", "h200", "h200"]
+    assert label["kernel"] == ["sglang-triton-0.5.10", "unheard_of", "sglang-triton", "x", "trtllm-cutlass", "trtllm-cutlass"]
+    assert label["format"] == ["fp8-block", "fp8", "bf16", "nvfp4", "bf16", "bf16"]
+    assert label["routing"][0] == "powerlaw:1.2"
+    assert label["gated"] == ["true"] * 5 + ["false"]
+    assert label["source"][0] == "sglang 0.5.10 sglang_fused_moe_triton"
+    assert rows.latency[4] == pytest.approx(6.5e-3)
+    assert rows.sizes["ep"].tolist() == [8, 1, 8, 1, 1, 1]
+    assert rows.lines.tolist() == [1, 2, 1, 2, 1, 2]
+
+
+def test_what_is_left_out_says_why(data):
+    assert list(moe.files_left_out()) == [("b60", names().left_out["b60"])]
+
+
+def test_the_rough_floor_is_the_weights_of_the_experts_that_can_be_active(data):
+    rows = moe.read_moe()
+    floor = rough_floor(rows)
+    every = 256 * 3 * 7168 * 2048 * 2 / 4.8e12  # 64 tokens x 8 reach every expert; h200 reads 4.8 TB/s
+    assert floor[4] == pytest.approx(every, rel=0.02)
+    assert floor[0] == 0  # skewed routing may leave a rank without tokens
+
+
+def test_a_row_below_the_floor_is_not_fitted(data):
+    rows, usable = usable_rows()
+    assert usable.tolist() == [True, True, True, False, True, True]
+    alone, _ = usable_rows(["trtllm-cutlass"])
+    assert len(alone) == 2
+    assert len(rows) == 6
+
+
+def test_every_row_is_scored_or_says_why_not(data):
+    outcome = validate_silicon()
+    summary = outcome.summary()
+    assert summary["overall"]["n"] == 6
+    assert sum(family["n"] for family in summary["families"]) == 6
+    assert {family["kernel"]: family["scored"] for family in summary["families"]}["unheard_of"] == 0
+
+
+def test_rows_go_to_a_parquet_file(data, tmp_path):
+    path = tmp_path / "rows.parquet"
+    validate_silicon().write(path)
+    table = pq.read_table(path)
+    assert len(table) == 6
+    assert table["latency_us"].to_numpy()[4] == pytest.approx(6500)
+    assert {"gpu", "predicted_us", "low_us", "high_us", "floor_us", "flag"} <= set(table.column_names)
+    assert np.isnan(table["predicted_us"].to_numpy()[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [({"op": "gem"}, "--op"), ({"leave_out_gpu": ["a100-80gb"]}, "--leave-out-gpu"), ({"leave_out_arch": "volta"}, "--leave-out-arch")],
+)
+def test_what_is_not_there_is_said(data, arguments, field):
+    with pytest.raises(PerfModelError) as caught:
+        validate_silicon(**arguments)
+    assert caught.value.field == field
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    moe.data_folder.cache_clear()
+    monkeypatch.setattr(moe, "find_spec", lambda name: None)
+    with pytest.raises(MissingRequirementError, match="aiconfigurator-core"):
+        moe.data_folder()
+    moe.data_folder.cache_clear()
+
+
+def test_routing_names():
+    assert routing_of("balanced") == "balanced"
+    assert routing_of("power_law_1.01") == "powerlaw:1.01"
+
+
+def test_every_rule_names_a_profile():
+    from perfmodel.profiles import profile_ids
+
+    missing = {rule.profile for rule in names().kernels} - set(profile_ids())
+    assert not missing
