@@ -70,7 +70,7 @@ def test_wild_rows_do_not_bend_a_fit(monkeypatch):
 
 
 def test_too_few_rows_give_no_fit():
-    rows = timed(layers(200), noise=0.0)
+    rows = timed(layers(40), noise=0.0)
     assert fit_family(rows, np.arange(len(rows)), shape_share(rows), FAMILY, load_profile("deepgemm")) is None
 
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from perfmodel.errors import PerfModelError
@@ -55,12 +57,12 @@ def test_a_profile_of_ones_own(tmp_path):
 
     text = (FOLDER / "trtllm-gen.yaml").read_text()
     mine = tmp_path / "mine.yaml"
-    mine.write_text(text.replace("bandwidth_efficiency: 0.85", "bandwidth_efficiency: 0.95"))
-    stock, faster = (
+    mine.write_text(re.sub(r"bandwidth_efficiency: [0-9.]+", "bandwidth_efficiency: 0.4", text))
+    stock, slower = (
         perfmodel.gap("gpt-oss-20b", "b200", format="nvfp4", kernel=k, tokens=64)["rows"][0]["latency_us"]
         for k in ("trtllm-gen", str(mine))
     )
-    assert faster < stock
+    assert slower > 1.5 * stock
 
 
 @pytest.mark.parametrize(

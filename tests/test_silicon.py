@@ -33,7 +33,13 @@ def data(tmp_path, monkeypatch):
     write(tmp_path, "h200_sxm", "trtllm", "1.3.0", cutlass)
     triton = [row("sglang_fused_moe_triton", "fp8_block", 8, 1.0, routing="power_law_1.2", ep=8), row("unheard_of", "fp8", 1, 0.1)]
     write(tmp_path, "b200_sxm", "sglang", "0.5.10", triton)
-    write(tmp_path, "gb200", "sglang", "0.5.14", [row("sglang_fused_moe_triton", "bfloat16", 8, 2.0, ep=8, hidden=4096), row("x", "nvfp4", 4096, 1e-4)])
+    write(
+        tmp_path,
+        "gb200",
+        "sglang",
+        "0.5.14",
+        [row("sglang_fused_moe_triton", "bfloat16", 8, 2.0, ep=8, hidden=4096), row("x", "nvfp4", 4096, 1e-4)],
+    )
     write(tmp_path, "b60", "vllm", "0.1", [row("x", "bfloat16", 1, 1.0)])
     monkeypatch.setattr(moe, "data_folder", lambda: tmp_path)
     return tmp_path

@@ -32,13 +32,13 @@ def op(layer, name):
 
 
 def test_routing_term_by_hand():
-    machine = build().machine
+    machine = replace(build().machine, routing=7e-12)
     # 64 tokens x (256 + 24 x 8) x 7 ps = 0.2007 us
     assert routing_time(64 * ONE, 256 * ONE, 8 * ONE, machine)[0] == pytest.approx(64 * 448 * 7e-12)
 
 
 def test_stages_of_nvfp4_cutlass_by_hand():
-    machine = build().machine
+    machine = replace(build().machine, activation_bandwidth=0.47)
     rows = {"tokens": 64 * ONE, "pairs": 512 * ONE}
     widths = {"hidden": 7168 * ONE, "inter": 2048 * ONE, "up": 4096 * ONE}
     bandwidth = 7.672e12 * 0.47

@@ -96,7 +96,10 @@ def test_a_kernel_that_nobody_knows_is_said_not_guessed(mine):
     ("args", "words"),
     [
         (["tabels"], "Did you mean tables?"),
-        (["silicon"], "neither a file nor `tables`"),
+        (["silicon", "--op", "gem"], "is not modelled yet"),
+        (["silicon", "--gpu", "b200"], "does not go with `silicon`"),
+        (["silicon", "--rows", "nowhere/rows.parquet"], "the folder is not there"),
+        (["tables", "--leave-out-gpu", "b200"], "goes with `silicon`"),
         (["mein.csv"], "Did you mean mine.csv?"),
         (["."], "Is a directory"),
         (["tables", "--gpu", "h20O"], "Did you mean h200"),

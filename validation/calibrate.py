@@ -34,7 +34,7 @@ LEAST_SHARE, MOST_SHARE = 60, 160
 """Of a thousand shapes of a family: what parameters are fitted on."""
 WANTED_ROWS = 3000
 MOST_ROWS, MOST_APART = 1600, 900
-"""Of a family, drawn at random from its share for parameters and for intervals: many shapes with few rows each tell more than the reverse."""
+"""Of a family, drawn at random from its shares for parameters and for intervals: many shapes of few rows tell more than the reverse."""
 LEAST_ROWS = 40
 SOFT = 0.08
 PULL = 0.02
