@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfmodel.kernels.decode_ring import Config
-from perfmodel.kernels.mma_w4a16_plan import ALIGNMENT, PADDING
+from perfmodel.kernels.mma_w4a16_plan import ALIGNMENT, PADDING, EpiloguePlan
 
 BARRIER_BYTES = 16
 """Of a stage: the barrier "full" and, 8 bytes on, the barrier "empty"."""
@@ -17,7 +17,7 @@ X_TILE_BYTES = 128
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(EpiloguePlan):
     """Bytes from the start of shared memory, and sizes."""
 
     config: Config
@@ -37,31 +37,6 @@ class Plan:
     def out_rows(self) -> int:
         """Row of the output of each token."""
         return self.barriers + BARRIER_BYTES * MAX_STAGES
-
-    @property
-    def factors(self) -> int:
-        """Routing weight of each token."""
-        return self.out_rows + 4 * self.config.columns
-
-    @property
-    def work(self) -> int:
-        """Partial sums."""
-        return -(-(self.factors + 4 * self.config.columns) // ALIGNMENT) * ALIGNMENT
-
-    @property
-    def sums(self) -> int:
-        """Of d in one warp, 128 bytes a register."""
-        return self.config.blocks * self.config.columns // 2 * 128
-
-    @property
-    def output(self) -> int:
-        """The finished rows of the output."""
-        return self.work + (self.config.splits - 1) * self.config.row_warps * self.sums
-
-    @property
-    def pitch(self) -> int:
-        """From one row of the output to the next."""
-        return self.config.features * 2 + PADDING
 
     @property
     def x(self) -> int:

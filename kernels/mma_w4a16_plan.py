@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from perfmodel.kernels.mma_tile import ROW_BYTES
 from perfmodel.kernels.mma_w4a16 import Config
@@ -14,8 +15,68 @@ PADDING = 16
 """Bytes between the rows of the output in shared memory: eight rows then lie in different banks."""
 
 
+class Tile(Protocol):
+    """What the epilogue's places depend on: the tile of a CTA, and how its warps share it out."""
+
+    @property
+    def columns(self) -> int:
+        """Tokens."""
+
+    @property
+    def features(self) -> int:
+        """Columns of the output."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 16 weight rows of a warp."""
+
+    @property
+    def splits(self) -> int:
+        """Groups of warps that share out K."""
+
+    @property
+    def row_warps(self) -> int:
+        """Warps beside each other along M."""
+
+
+class EpiloguePlan:
+    """Places of the epilogue, behind `out_rows`."""
+
+    config: Tile
+
+    @property
+    def out_rows(self) -> int:
+        """Row of the output of each token."""
+        raise NotImplementedError
+
+    @property
+    def factors(self) -> int:
+        """Routing weight of each token."""
+        return self.out_rows + 4 * self.config.columns
+
+    @property
+    def work(self) -> int:
+        """Partial sums and then the output; before them, the stages where those are not kept apart."""
+        return -(-(self.factors + 4 * self.config.columns) // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def sums(self) -> int:
+        """Of d in one warp, 128 bytes a register."""
+        return self.config.blocks * self.config.columns // 2 * 128
+
+    @property
+    def output(self) -> int:
+        """The finished rows of the output, behind the partial sums."""
+        return self.work + (self.config.splits - 1) * self.config.row_warps * self.sums
+
+    @property
+    def pitch(self) -> int:
+        """From one row of the output to the next."""
+        return self.config.features * 2 + PADDING
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(EpiloguePlan):
     """Where things lie in shared memory, in bytes from its start."""
 
     config: Config
@@ -44,31 +105,6 @@ class Plan:
     def out_rows(self) -> int:
         """Row of the output of each token."""
         return self.x_rows + 8 * self.config.columns
-
-    @property
-    def factors(self) -> int:
-        """Routing weight of each token."""
-        return self.out_rows + 4 * self.config.columns
-
-    @property
-    def work(self) -> int:
-        """The stages; after the main loop partial sums, then the output."""
-        return -(-(self.factors + 4 * self.config.columns) // ALIGNMENT) * ALIGNMENT
-
-    @property
-    def sums(self) -> int:
-        """Of d in one warp, 128 bytes a register."""
-        return self.config.blocks * self.config.columns // 2 * 128
-
-    @property
-    def output(self) -> int:
-        """The finished rows of the output, behind the partial sums."""
-        return self.work + (self.config.splits - 1) * self.config.row_warps * self.sums
-
-    @property
-    def pitch(self) -> int:
-        """From one row of the output to the next."""
-        return self.config.features * 2 + PADDING
 
     @property
     def bytes(self) -> int:

@@ -59,8 +59,9 @@ def test_rows_are_told_in_our_words(data):
     assert rows.lines.tolist() == [1, 2, 1, 2, 1, 2]
 
 
-def test_what_is_left_out_says_why(data):
-    assert list(moe.files_left_out()) == [("b60", names().left_out["b60"])]
+def test_a_gpu_out_of_scope_is_not_read_and_the_names_say_why(data):
+    assert "b60" not in {part.path.parts[-5] for part in moe.parts()}
+    assert "Intel" in names().left_out["b60"]
 
 
 def test_the_rough_floor_is_the_weights_of_the_experts_that_can_be_active(data):

@@ -44,7 +44,7 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "compute_efficiency": (0.7, 0.5), "l2_efficiency": (0.8, 0.4), "activation_bandwidth": (0.8, 1.0), "overlap_exponent": (3.0, 0.8),
     "routing_ps": (7.0, 1.0), "dequantise_ps": (8.0, 1.0), "in_flight_KiB": (96.0, 0.8),
 }  # fmt: skip
-"""Parameter -> what it is expected to be, and the spread of its logarithm."""
+"""Parameter -> what it is expected to be, and the spread of its logarithm: about the middle of the starting values before any fit."""
 LIMITS: Mapping[str, tuple[float, float]] = {
     "fixed_us": (0.01, 200.0), "gemm_latency_us": (0.01, 40.0), "tile_fixed_us": (0.01, 40.0), "bandwidth_efficiency": (0.3, 1.0),
     "compute_efficiency": (0.02, 1.0), "l2_efficiency": (0.05, 1.0), "activation_bandwidth": (0.02, 8.0), "overlap_exponent": (1.0, 30.0),

@@ -54,7 +54,7 @@ def validate(
     from perfmodel.report.validate import print_validation, write_json
 
     if target == SILICON:
-        _silicon(op, [gpu] if gpu else [], [kernel] if kernel else [], leave_out_gpu, leave_out_arch, rows, as_json)
+        _silicon(op, gpu, kernel, leave_out_gpu, leave_out_arch, rows, as_json)
         return
     for name, given in (("--op", op != "moe"), ("--leave-out-gpu", leave_out_gpu), ("--leave-out-arch", leave_out_arch), ("--rows", rows)):
         if given:
@@ -68,8 +68,8 @@ def validate(
 
 def _silicon(
     op: str,
-    gpu: list[str],
-    kernel: list[str],
+    gpu: str | None,
+    kernel: str | None,
     leave_out_gpu: str | None,
     leave_out_arch: str | None,
     path: Path | None,
@@ -80,8 +80,8 @@ def _silicon(
     from perfmodel.validation.silicon.validate import validate_silicon
 
     for name, given in (("--gpu", gpu), ("--kernel", kernel)):
-        if given:
-            raise PerfModelError("does not go with `silicon`", field=name, value=given[0], mend="Its report has a line for each family.")
+        if given is not None:
+            raise PerfModelError("does not go with `silicon`", field=name, value=given, mend="Its report has a line for each family.")
     if path is not None and not path.parent.is_dir():
         raise PerfModelError("the folder is not there", field="--rows", value=str(path.parent), mend="Make it first.")
     left = [name.strip() for name in leave_out_gpu.split(",")] if leave_out_gpu else []

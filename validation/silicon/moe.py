@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -144,10 +143,3 @@ def _labels(column: Any) -> Labels:
     if hasattr(encoded, "chunks"):
         encoded = encoded.combine_chunks()
     return Labels(encoded.indices.to_numpy().astype(np.int32), tuple(encoded.dictionary.to_pylist()))
-
-
-def files_left_out() -> Iterator[tuple[str, str]]:
-    """(folder of a GPU, why it is out of scope) of what the data holds and `read_moe` leaves out."""
-    for folder, why in names().left_out.items():
-        if (data_folder() / folder / "moe").is_dir():
-            yield folder, why

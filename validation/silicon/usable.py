@@ -17,8 +17,13 @@ def usable_rows(kernels: Sequence[str] = ()) -> tuple[Measurements, Mask]:
     rows = read_moe()
     if kernels:
         rows = rows.take(np.flatnonzero(np.logical_or.reduce([rows.labels["kernel"].where(kernel) for kernel in kernels])))
-    flags = flag_rows(rows, rough_floor(rows), np.ones(len(rows), bool))
-    return rows, flags.codes == 0
+    return rows, usable_mask(rows)
+
+
+def usable_mask(rows: Measurements) -> Mask:
+    """[n] which rows may be fitted."""
+    mask: Mask = flag_rows(rows, rough_floor(rows), np.ones(len(rows), bool)).codes == 0
+    return mask
 
 
 def rough_floor(rows: Measurements) -> Floats:

@@ -17,13 +17,12 @@ from perfmodel.scenario import resolve
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.calibrate import Fitted, architecture_of, calibrate, families, refitted
 from perfmodel.validation.columns import Kind
-from perfmodel.validation.flags import flag_rows
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements
 from perfmodel.validation.predicting import Predict, hold
 from perfmodel.validation.score import Comparison, score
 from perfmodel.validation.score import families as score_by_family
 from perfmodel.validation.silicon.moe import read_moe
-from perfmodel.validation.silicon.usable import rough_floor
+from perfmodel.validation.silicon.usable import usable_mask
 
 SCHEMA = "perfmodel.validate/1"
 OPS = ("moe",)
@@ -80,7 +79,7 @@ def validate_silicon(op: str = "moe", *, leave_out_gpu: Sequence[str] = (), leav
         return SiliconValidation(rows, hold(rows), _used(rows), len(rows))
     out = _left_out(rows, leave_out_gpu, leave_out_arch)
     known = rows.take(np.flatnonzero(~out))
-    fits = calibrate(known, flag_rows(known, rough_floor(known), np.ones(len(known), bool)).codes == 0)
+    fits = calibrate(known, usable_mask(known))
     if leave_out_arch is not None:
         fits = _carried_over(fits, leave_out_arch)
     unseen = rows.take(np.flatnonzero(out))
