@@ -1,5 +1,6 @@
 """The layer's wiring without a GPU: launches that do what the references say, over torch tensors of the CPU."""
 
+import contextlib
 import ctypes
 from types import SimpleNamespace
 from typing import ClassVar
@@ -114,6 +115,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(launch, "tensor_map", lambda *_, **__: bytes(128))
     monkeypatch.setattr(cubins, "load_variant", lambda variant, device: variant)
     monkeypatch.setattr(cubins, "resident_ctas", lambda kernel, device: 132)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
     Launch.log.clear()
 
@@ -173,7 +175,7 @@ def test_the_tile_is_chosen_by_tokens_of_the_experts_that_have_any():
     layer, _ = make(tile=lambda problem: asked.append(problem.tokens) or layers.Tile("mma", 8))
     for tokens in (1, 2, 24):
         layer.prepare(tokens)
-    assert asked == [1, 1, 12]  # 2 pairs on 2 experts, 4 on 4, 48 on 4
+    assert asked == [1, 1, 1, 1, 12, 12]  # 2 pairs on 2 experts, 4 on 4, 48 on 4; each of both grouped GEMMs asks
 
 
 def test_the_router_of_the_layer():
