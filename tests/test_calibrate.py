@@ -5,8 +5,9 @@ import pytest
 
 from perfmodel.profiles import load_profile
 from perfmodel.profiles.profile import FOLDER
-from perfmodel.validation import calibrate
-from perfmodel.validation.calibrate import Batch, Family, families, fit_family, refitted, shape_share, shares
+from perfmodel.validation import calibrate, fitting
+from perfmodel.validation.calibrate import Batch, Family, families, fit_family, refitted, shape_share
+from perfmodel.validation.fitting import shares
 from perfmodel.validation.measurements import Labels, Measurements
 from perfmodel.validation.profile_text import profile_text
 
@@ -46,7 +47,7 @@ def timed(rows: Measurements, noise: float) -> Measurements:
 
 
 def test_a_fit_finds_the_times_that_made_the_rows(monkeypatch):
-    monkeypatch.setattr(calibrate, "MOST_SHARE", 300)
+    monkeypatch.setattr(fitting, "MOST_SHARE", 300)
     rows = timed(layers(), noise=0.02)
     share = shape_share(rows)
     fitted = fit_family(rows, np.arange(len(rows)), share, FAMILY, load_profile("deepgemm"))
@@ -59,7 +60,7 @@ def test_a_fit_finds_the_times_that_made_the_rows(monkeypatch):
 
 
 def test_wild_rows_do_not_bend_a_fit(monkeypatch):
-    monkeypatch.setattr(calibrate, "MOST_SHARE", 300)
+    monkeypatch.setattr(fitting, "MOST_SHARE", 300)
     rows = timed(layers(), noise=0.02)
     rows.latency[np.random.default_rng(2).random(len(rows)) < 0.1] *= 5
     share = shape_share(rows)
@@ -85,7 +86,7 @@ def test_a_shape_is_on_one_side_whatever_its_tokens():
 @pytest.mark.parametrize("rows", [1, 5_000, 30_000, 100_000, 1_000_000])
 def test_small_families_give_a_larger_share_and_large_ones_a_small_one(rows):
     fit, both = shares(rows)
-    assert calibrate.LEAST_SHARE <= fit <= calibrate.MOST_SHARE
+    assert fitting.LEAST_SHARE <= fit <= fitting.MOST_SHARE
     assert fit < both <= 1.5 * fit
     assert shares(2 * rows)[0] <= fit
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from perfmodel.errors import MissingRequirementError, PerfModelError
-from perfmodel.validation.silicon import moe
+from perfmodel.validation.silicon import moe, parts
 from perfmodel.validation.silicon.names import names, routing_of
 from perfmodel.validation.silicon.usable import rough_floor, usable_rows
 from perfmodel.validation.silicon.validate import validate_silicon
@@ -41,7 +41,7 @@ def data(tmp_path, monkeypatch):
         [row("sglang_fused_moe_triton", "bfloat16", 8, 2.0, ep=8, hidden=4096), row("x", "nvfp4", 4096, 1e-4)],
     )
     write(tmp_path, "b60", "vllm", "0.1", [row("x", "bfloat16", 1, 1.0)])
-    monkeypatch.setattr(moe, "data_folder", lambda: tmp_path)
+    monkeypatch.setattr(parts, "data_folder", lambda: tmp_path)
     return tmp_path
 
 

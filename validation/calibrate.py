@@ -3,14 +3,10 @@
 A family is a kernel on an architecture in a format. Of its shapes some percent fix the parameters, half as many the 80 % intervals, of both
 no more than some rows, and all others are there to be predicted; more of a small family than of a large one. A shape (sizes, parallelism,
 all but the tokens) is on one side only.
-
-Least squares on the logarithm of time, each residual r as the pseudo-Huber 2 (sqrt(1 + (r / SOFT)^2) - 1) that a few wild rows cannot bend;
-parameters as logarithms, inside physical bounds, drawn weakly to a prior where the rows do not say enough.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -26,19 +22,13 @@ from perfmodel.hardware import load_gpu
 from perfmodel.ops.machine import parameters_si
 from perfmodel.predict import Layer, layer_time
 from perfmodel.profiles import Fit, Parameters, Profile, load_profile, profile_ids
-from perfmodel.profiles.profile import Interval, Provenance
+from perfmodel.profiles.profile import Provenance
 from perfmodel.scenario import layer_rows, resolve
+from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, limits, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
-LEAST_SHARE, MOST_SHARE = 60, 160
-"""Of a thousand shapes of a family: what parameters are fitted on."""
-WANTED_ROWS = 3000
 MOST_ROWS, MOST_APART = 1600, 900
 """Of a family, drawn at random from its shares for parameters and for intervals: many shapes of few rows tell more than the reverse."""
-LEAST_ROWS = 40
-SOFT = 0.08
-PULL = 0.02
-"""Weight of a prior's deviation against the residual of one row, times the root of the rows."""
 PRIORS: Mapping[str, tuple[float, float]] = {
     "fixed_us": (8.0, 1.0), "gemm_latency_us": (2.5, 0.7), "tile_fixed_us": (1.5, 1.0), "bandwidth_efficiency": (0.9, 0.2),
     "compute_efficiency": (0.7, 0.5), "l2_efficiency": (0.8, 0.4), "activation_bandwidth": (0.8, 1.0), "overlap_exponent": (3.0, 0.8),
@@ -51,7 +41,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "routing_ps": (0.01, 300.0), "dequantise_ps": (0.01, 300.0), "in_flight_KiB": (4.0, 2000.0),
 }  # fmt: skip
 REGIMES = ("launch", "weights", "activations", "compute", "scheduling")
-WIDEST = 10.0
+SHAPE = ("hidden", "inter", "topk", "num_experts", "tp", "ep")
 
 
 @dataclass(frozen=True)
@@ -83,11 +73,7 @@ def architecture_of(gpu: str) -> str:
 
 def shape_share(rows: Measurements) -> Integers:
     """[n] a number from 0 to 999 for each row, by a hash of its shape."""
-    columns = [rows.sizes[name] for name in ("hidden", "inter", "topk", "num_experts", "tp", "ep")]
-    ids = group_ids(columns)
-    first = np.unique(ids, return_index=True)[1]
-    digest = [hashlib.md5("|".join(str(int(column[i])) for column in columns).encode()).hexdigest() for i in first]
-    return np.array([int(text[:8], 16) % 1000 for text in digest], np.int64)[ids]
+    return hashed_share([rows.sizes[name] for name in SHAPE])
 
 
 def families(rows: Measurements, usable: Mask) -> dict[Family, Integers]:
@@ -145,9 +131,9 @@ class Batch:
 
 def fit_family(rows: Measurements, index: Integers, share: Integers, family: Family, start: Profile) -> Fitted | None:
     """Parameters and intervals of a family from its share of `index`; None where there are too few rows. `start` gives tiles and stages."""
-    fit, apart_to = _limits(share[index])
-    chosen = _draw(index[share[index] < fit], MOST_ROWS)
-    apart = _draw(index[(share[index] >= fit) & (share[index] < apart_to)], MOST_APART)
+    fit, apart_to = limits(share[index])
+    chosen = draw(index[share[index] < fit], MOST_ROWS)
+    apart = draw(index[(share[index] >= fit) & (share[index] < apart_to)], MOST_APART)
     if len(chosen) < LEAST_ROWS:
         return None
     base = start.fit(family.architecture, family.format)
@@ -157,32 +143,10 @@ def fit_family(rows: Measurements, index: Integers, share: Integers, family: Fam
     solved = _with(single, parameters)
     held = Batch(rows, apart, solved) if len(apart) >= LEAST_ROWS else batch
     shapes = len(np.unique(share[apart])) if held is not batch else 4
-    whole, parts = _intervals(held, parameters, max(0.02, 0.1 - 0.1 / np.sqrt(shapes)))
+    whole, parts = intervals(held.measured / held.predict(parameters), held.regimes(parameters), REGIMES, shapes)
     used = len(chosen) + (len(apart) if held is not batch else 0)
     made = solved.fits[0].model_copy(update={"interval": whole, "intervals": parts, "provenance": _provenance(batch, parameters, used)})
     return Fitted(family, made, used, errors)
-
-
-def shares(rows: int) -> tuple[int, int]:
-    """Of a thousand shapes of a family with so many rows: up to which parameters are fitted, and from there up to which intervals."""
-    fit = int(np.clip(1000 * WANTED_ROWS / max(rows, 1), LEAST_SHARE, MOST_SHARE))
-    return fit, fit + fit // 2
-
-
-def _limits(share: Integers) -> tuple[int, int]:
-    """As `shares`, but of a family of few shapes at least two to fit on and one for the intervals."""
-    fit, apart_to = shares(len(share))
-    lowest = np.unique(share)[:3]
-    if len(lowest) == 3:
-        fit = max(fit, int(lowest[1]) + 1)
-        apart_to = max(apart_to, int(lowest[2]) + 1, fit)
-    return fit, apart_to
-
-
-def _draw(index: Integers, most: int) -> Integers:
-    if len(index) <= most:
-        return index
-    return np.sort(np.random.default_rng(0).choice(index, most, replace=False))
 
 
 def _alone(profile: Profile, fit: Fit, family: Family) -> Profile:
@@ -196,48 +160,13 @@ def _with(profile: Profile, parameters: Parameters) -> Profile:
 
 
 def _solve(batch: Batch, dequantises: bool) -> tuple[Parameters, dict[str, float]]:
-    from scipy.optimize import least_squares
+    unknowns = {name: Unknown(*PRIORS[name], *LIMITS[name]) for name in PRIORS if name != "dequantise_ps" or dequantises}
 
-    names = [name for name in PRIORS if name != "dequantise_ps" or dequantises]
-    low, high = (np.log([LIMITS[name][side] for name in names]) for side in (0, 1))
-    expected, spread = np.log([PRIORS[name][0] for name in names]), np.array([PRIORS[name][1] for name in names])
-    logs, weight = np.log(batch.measured), PULL * np.sqrt(len(batch.measured))
+    def parameters(values: Mapping[str, float]) -> Parameters:
+        return Parameters(**({"dequantise_ps": 0.0} | dict(values)))
 
-    def parameters(z: Floats) -> Parameters:
-        values = {name: float(value) for name, value in zip(names, np.exp(z), strict=True)}
-        return Parameters(**({"dequantise_ps": 0.0} | values))
-
-    def residuals(z: Floats) -> Floats:
-        r = np.log(batch.predict(parameters(z))) - logs
-        soft = np.sign(r) * np.sqrt(2.0 * (np.sqrt(1.0 + (r / SOFT) ** 2) - 1.0))
-        return np.concatenate([soft, weight * (z - expected) / spread])
-
-    best = least_squares(residuals, np.clip(expected, low, high), bounds=(low, high), diff_step=[1e-3] * len(names), max_nfev=30)
-    return parameters(best.x), _standard_errors(best, names, len(batch.measured))
-
-
-def _standard_errors(solution: Any, names: Sequence[str], rows: int) -> dict[str, float]:
-    """Of the logarithms of the parameters, from the Jacobian of the rows alone."""
-    jacobian = solution.jac[:rows]
-    variance = 2.0 * float(np.mean(solution.fun[:rows] ** 2))
-    covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-9) * variance
-    seen = np.abs(jacobian).sum(axis=0) > 0
-    return {name: float(np.sqrt(covariance[i, i])) if seen[i] else float("inf") for i, name in enumerate(names)}
-
-
-def _intervals(batch: Batch, parameters: Parameters, tail: float) -> tuple[Interval, dict[Any, Interval]]:
-    """What leaves out `tail` of measured over predicted on either side, over all rows and in each regime that has enough of them.
-
-    Rows of a shape err together, so the tail is less than the 10 % of an 80 % interval, by what so few shapes may miss.
-    """
-    ratio, regime = batch.measured / batch.predict(parameters), batch.regimes(parameters)
-    parts = {name: _interval(ratio[regime == name], tail) for name in REGIMES if (regime == name).sum() >= LEAST_ROWS}
-    return _interval(ratio, tail), parts
-
-
-def _interval(ratio: Floats, tail: float) -> Interval:
-    low, high = np.quantile(ratio, [tail, 1.0 - tail])
-    return Interval(low=round(float(np.clip(low, 0.01, 0.99)), 3), high=round(float(np.clip(high, 1.01, WIDEST)), 3))
+    values, errors = solve(lambda values: batch.predict(parameters(values)), batch.measured, unknowns)
+    return parameters(values), errors
 
 
 def _provenance(batch: Batch, parameters: Parameters, used: int) -> Provenance:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ from perfmodel.errors import PerfModelError, did_you_mean
 
 Cell = int | float | str
 Role = Literal["label", "size", "time"]
-Kind = Literal["layer", "grouped-gemm"]
+Kind = Literal["layer", "grouped-gemm", "gemm", "attention", "quantise", "collectives"]
 
 LARGEST_SIZE = 10**9
 
@@ -116,6 +116,9 @@ GEMM_COLUMNS = (
 )
 """One grouped GEMM a row, [tokens_per_expert, k] x [k, n] for each of `experts` experts."""
 
-COLUMNS: dict[Kind, tuple[Column, ...]] = {"layer": LAYER_COLUMNS, "grouped-gemm": GEMM_COLUMNS}
-TOKENS: dict[Kind, str] = {"layer": "num_tokens", "grouped-gemm": "tokens_per_expert"}
+COLUMNS: Mapping[Kind, tuple[Column, ...]] = {"layer": LAYER_COLUMNS, "grouped-gemm": GEMM_COLUMNS}
+"""Of the kinds that a CSV can hold."""
+TOKENS: Mapping[Kind, str] = {
+    "layer": "num_tokens", "grouped-gemm": "tokens_per_expert", "gemm": "m", "attention": "length", "quantise": "m", "collectives": "bytes",
+}  # fmt: skip
 """The column that grows along a series of otherwise equal rows."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from perfmodel.errors import PerfModelError
-from perfmodel.validation.columns import Kind
+from perfmodel.validation.columns import COLUMNS, Kind
 from perfmodel.validation.flags import flag_rows
 from perfmodel.validation.measurements import Floats, Integers, Measurements, group_ids
 from perfmodel.validation.score import FAMILY, Comparison
@@ -76,9 +76,10 @@ def _asker(rows: Measurements, first: int, predict: Predict) -> Callable[[Intege
     gpu, kernel, format_id = (labels[name] for name in FAMILY)
 
     def ask(index: Integers) -> Floats:
-        _check_format(gpu, format_id)
-        if not has_profile(gpu, kernel, format_id):
-            return np.full((4, len(index)), np.nan)
+        if rows.kind in COLUMNS:  # the profiles of other ops are looked for by their predictors
+            _check_format(gpu, format_id)
+            if not has_profile(gpu, kernel, format_id):
+                return np.full((4, len(index)), np.nan)
         return predict(rows.kind, labels, {name: column[index] for name, column in rows.sizes.items()})
 
     return ask

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from perfmodel.errors import PerfModelError
 from perfmodel.profiles import Fit, Interval, Profile, TileMenu
+from perfmodel.profiles.op_profile import OpFit, OpProfile
 
 WIDTH = 138
 
 
-def profile_text(profile: Profile, before: str) -> str:
+def profile_text(profile: Profile | OpProfile, before: str) -> str:
     """The file of `profile`, of which `before` is the present text. Raises PerfModelError where that has no line `fits:`."""
     head, found, _ = before.partition("\nfits:\n")
     if not found:
@@ -18,12 +19,18 @@ def profile_text(profile: Profile, before: str) -> str:
     return head + found + "".join(f"{line}\n" for fit in profile.fits for line in _fit(fit))
 
 
-def _fit(fit: Fit) -> Iterator[str]:
+def _fit(fit: Fit | OpFit) -> Iterator[str]:
     yield f"  - architectures: [{', '.join(fit.architectures)}]"
     yield f"    formats: [{', '.join(fit.formats)}]"
-    yield f"    tiles: {{{', '.join(_tiles(fit.tiles))}}}"
-    yield "    parameters:"
-    yield from _wrapped("      {", [f"{name}: {_number(value)}" for name, value in fit.parameters.model_dump().items()], "}")
+    if isinstance(fit, Fit):
+        yield f"    tiles: {{{', '.join(_tiles(fit.tiles))}}}"
+    elif fit.menus:
+        menus = [f"{name}: [{', '.join(map(str, menu))}]" for name, menu in fit.menus.items()]
+        yield f"    menus: {{{', '.join(menus)}}}"
+    values = fit.parameters.model_dump() if isinstance(fit, Fit) else fit.parameters
+    if values:
+        yield "    parameters:"
+        yield from _wrapped("      {", [f"{name}: {_number(value)}" for name, value in values.items()], "}")
     yield f"    interval: {_interval(fit.interval)}"
     if fit.intervals:
         yield from _wrapped("    intervals: {", [f"{name}: {_interval(one)}" for name, one in fit.intervals.items()], "}")

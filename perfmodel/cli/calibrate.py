@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from perfmodel.files import read_text, write_atomic
 
 if TYPE_CHECKING:
     from perfmodel.validation.calibrate import Family, Fitted
+    from perfmodel.validation.calibrate_ops import FittedOp
 
 HELP = """Fit the kernel profiles to the public measurements (extra `silicon`), at most 5 % of the rows, chosen by a hash of their shape.
 
@@ -28,42 +30,69 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     kernel: Annotated[list[str] | None, typer.Option("--kernel", help="Only this profile. Repeatable.")] = None,
+    op: Annotated[str, typer.Option("--op", help="moe, or an op beside it: gemm.")] = "moe",
     write: Annotated[bool, typer.Option("--write", help="Write the fits into the profiles' YAML files.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Fit, print and perhaps write."""
-    from perfmodel.profiles import load_profile
-    from perfmodel.profiles.profile import FOLDER
-    from perfmodel.validation.calibrate import calibrate, refitted
-    from perfmodel.validation.profile_text import profile_text
-    from perfmodel.validation.silicon.usable import usable_rows
-
-    for name in kernel or []:
-        load_profile(name)
-
-    def heard(family: Family, fitted: Fitted | None) -> None:
-        what = "too few rows, or no profile" if fitted is None else fitted.fit.provenance.source.rpartition("; ")[2]
-        note(f"{family.kernel} {family.architecture} {family.format}: {what}")
-
-    rows, usable = usable_rows(kernel or [])
-    fits = calibrate(rows, usable, heard)
-    if write:
-        for name in sorted({fitted.family.kernel for fitted in fits}):
-            path = Path(FOLDER) / f"{name}.yaml"
-            write_atomic(path, profile_text(refitted(load_profile(name), fits), read_text(path)))
-            note(f"wrote {path}")
+    fits = _layers(kernel or [], write) if op == "moe" else _ops(op, kernel or [], write)
     if json:
         print_json({"schema": "perfmodel.calibrate/1", "fits": [_as_json(fitted) for fitted in fits]})
 
 
-def _as_json(fitted: Fitted) -> dict[str, object]:
+def _layers(kernels: Sequence[str], write: bool) -> Sequence[Fitted]:
+    from perfmodel.profiles import load_profile, profile
+    from perfmodel.validation.calibrate import calibrate, refitted
+    from perfmodel.validation.profile_text import profile_text
+    from perfmodel.validation.silicon.usable import usable_rows
+
+    for name in kernels:
+        load_profile(name)
+    fits = calibrate(*usable_rows(kernels), _heard)
+    for name in _names(fits) if write else ():
+        path = profile.FOLDER / f"{name}.yaml"
+        _write(path, profile_text(refitted(load_profile(name), fits), read_text(path)))
+    return fits
+
+
+def _ops(op: str, kernels: Sequence[str], write: bool) -> Sequence[FittedOp]:
+    from perfmodel.profiles import op_profile
+    from perfmodel.validation.calibrate_ops import calibrate_ops, refitted_op
+    from perfmodel.validation.profile_text import profile_text
+    from perfmodel.validation.silicon.usable import usable_rows
+    from perfmodel.validation.silicon.validate import read_op
+
+    for name in kernels:
+        op_profile.load_op_profile(name)
+    fits = calibrate_ops(*usable_rows(kernels, read_op(op)), _heard)
+    for name in _names(fits) if write else ():
+        path = op_profile.FOLDER / f"{name}.yaml"
+        _write(path, profile_text(refitted_op(op_profile.load_op_profile(name), fits), read_text(path)))
+    return fits
+
+
+def _heard(family: Family, fitted: Fitted | FittedOp | None) -> None:
+    what = "too few rows, or no profile" if fitted is None else fitted.fit.provenance.source.rpartition("; ")[2]
+    note(f"{family.kernel} {family.architecture} {family.format}: {what}")
+
+
+def _names(fits: Sequence[Fitted | FittedOp]) -> list[str]:
+    return sorted({fitted.family.kernel for fitted in fits})
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomic(path, text)
+    note(f"wrote {path}")
+
+
+def _as_json(fitted: Fitted | FittedOp) -> dict[str, object]:
     errors = {name: value if value != float("inf") else None for name, value in fitted.errors.items()}
     return {
         "kernel": fitted.family.kernel,
         "architecture": fitted.family.architecture,
         "format": fitted.family.format,
         "rows": fitted.rows,
-        "parameters": fitted.fit.parameters.model_dump(),
+        "parameters": dict(fitted.fit.parameters),
         "standard_errors_of_logarithms": errors,
         "interval": fitted.fit.interval.model_dump(),
     }

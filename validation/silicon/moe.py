@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import MissingRequirementError
 from perfmodel.validation.measurements import About, Integers, Labels, Mask, Measurements
 from perfmodel.validation.silicon.names import Names, names, routing_of
+from perfmodel.validation.silicon.parts import MILLISECOND, Part, chosen_labels, parts, text_labels
 
-MILLISECOND = 1e-3
 SIZES = {
     "num_tokens": "num_tokens", "hidden": "hidden_size", "inter": "inter_size", "topk": "topk", "num_experts": "num_experts",
     "tp": "moe_tp_size", "ep": "moe_ep_size",
@@ -30,46 +25,9 @@ ABOUT = About(
 )
 
 
-@cache
-def data_folder() -> Path:
-    """`systems/data` of the installed package. Raises MissingRequirementError where it is not."""
-    found = find_spec("aiconfigurator_core")
-    if found is None or not found.submodule_search_locations:
-        raise MissingRequirementError(
-            "the measured tables come with the package aiconfigurator-core",
-            mend="Install the extra `silicon`: pip install 'perfmodel[silicon]'.",
-        )
-    return Path(found.submodule_search_locations[0]) / "systems" / "data"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One parquet file."""
-
-    path: Path
-    gpu: str
-    framework: str
-    version: str
-
-    @property
-    def source(self) -> str:
-        """FRAMEWORK VERSION, as traps know it."""
-        return f"{self.framework} {self.version}"
-
-
-def parts(table: str = "moe/*/*/moe_perf.parquet") -> list[Part]:
-    """The files of a table, of all GPUs that are in scope. Raises MissingRequirementError without the data."""
-    known, found = names(), []
-    for path in sorted(data_folder().glob(f"*/{table}")):
-        folder, framework, version = path.parts[-5], path.parts[-3], path.parts[-2]
-        if folder in known.gpus:
-            found.append(Part(path, known.gpus[folder], framework, version))
-    return found
-
-
 def read_moe() -> Measurements:
     """All rows, file after file; `lines` counts the rows of each file from 1. Raises MissingRequirementError without the data."""
-    blocks = [_read(part, names()) for part in parts()]
+    blocks = [_read(part, names()) for part in parts("moe/*/*/moe_perf.parquet")]
     rows = sum(len(block["latency"]) for block in blocks)
     labels = {name: Labels.join([block[name] for block in blocks]) for name in ("gpu", "kernel", "format", "routing", "gated", "source")}
     labels["launch"] = Labels(np.zeros(rows, np.int32), ("",))
@@ -90,7 +48,7 @@ def _read(part: Part, known: Names) -> dict[str, Any]:
 
     table = pq.read_table(part.path, columns=[*SIZES.values(), *TEXTS, "latency"])
     sizes: dict[str, Integers] = {name: table[column].to_numpy().astype(np.int64) for name, column in SIZES.items()}
-    texts = {name: _labels(table[name]) for name in TEXTS}
+    texts = {name: text_labels(table[name]) for name in TEXTS}
     count = len(table)
     kernel, gated, version, whole = _kernels(part, known, texts, _ungated(known, sizes))
     sizes["ep"] = np.where(whole, 1, sizes["ep"])
@@ -120,14 +78,7 @@ def _kernels(part: Part, known: Names, texts: dict[str, Labels], ungated: Mask) 
             origins.append(f"{part.source} {source}")
     no_gate = np.array(open_gate)[pair] | ungated
     gated = Labels(no_gate.astype(np.int32), ("true", "false"))
-    return _chosen(kernels, pair), gated, _chosen(origins, pair), np.array(whole)[pair]
-
-
-def _chosen(texts: list[str], index: Integers) -> Labels:
-    """Labels of texts[index]."""
-    values = tuple(dict.fromkeys(texts))
-    codes = np.array([values.index(text) for text in texts], np.int32)
-    return Labels(codes[index], values)
+    return chosen_labels(kernels, pair), gated, chosen_labels(origins, pair), np.array(whole)[pair]
 
 
 def _ungated(known: Names, sizes: dict[str, Integers]) -> Mask:
@@ -135,11 +86,3 @@ def _ungated(known: Names, sizes: dict[str, Integers]) -> Mask:
     for shape in known.ungated:
         mask |= np.logical_and.reduce([sizes[name] == size for name, size in shape.items()])
     return mask
-
-
-def _labels(column: Any) -> Labels:
-    """A text column of a table."""
-    encoded = column.combine_chunks().dictionary_encode()
-    if hasattr(encoded, "chunks"):
-        encoded = encoded.combine_chunks()
-    return Labels(encoded.indices.to_numpy().astype(np.int32), tuple(encoded.dictionary.to_pylist()))

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from perfmodel.validated import Strict, load_model
 
@@ -45,6 +45,15 @@ class Names(Strict):
     kernels: tuple[KernelRule, ...] = Field(strict=False)
     ungated: tuple[dict[str, int], ...] = Field(strict=False)
     """Sizes of layers without a gate."""
+    op_formats: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Kind of op -> names of formats that mean something else there."""
+    ops: dict[str, tuple[KernelRule, ...]] = Field(strict=False)
+    """Kind of op -> kernels; the first that matches counts."""
+
+    @field_validator("ops", mode="before")
+    @classmethod
+    def _tuples(cls, value: object) -> object:
+        return {kind: tuple(rules) for kind, rules in value.items()} if isinstance(value, dict) else value
 
     def rule(self, source: str, gpu: str, format_id: str, origin: str) -> KernelRule | None:
         """The first rule for a kernel, None where there is none. origin: FRAMEWORK VERSION."""

@@ -12,17 +12,18 @@ from perfmodel.validation.measurements import Floats, Mask, Measurements
 from perfmodel.validation.silicon.moe import read_moe
 
 
-def usable_rows(kernels: Sequence[str] = ()) -> tuple[Measurements, Mask]:
-    """The measured layers, of these kernels or of all, and which of them may be fitted."""
-    rows = read_moe()
+def usable_rows(kernels: Sequence[str] = (), rows: Measurements | None = None) -> tuple[Measurements, Mask]:
+    """The measured `rows` (of MoE layers by default), of these kernels or of all, and which of them may be fitted."""
+    rows = read_moe() if rows is None else rows
     if kernels:
         rows = rows.take(np.flatnonzero(np.logical_or.reduce([rows.labels["kernel"].where(kernel) for kernel in kernels])))
     return rows, usable_mask(rows)
 
 
 def usable_mask(rows: Measurements) -> Mask:
-    """[n] which rows may be fitted."""
-    mask: Mask = flag_rows(rows, rough_floor(rows), np.ones(len(rows), bool)).codes == 0
+    """[n] which rows may be fitted. Of ops beside the MoE layer no floor is looked at: fits bear the few below it."""
+    floor = rough_floor(rows) if rows.kind == "layer" else np.zeros(len(rows))
+    mask: Mask = flag_rows(rows, floor, np.ones(len(rows), bool)).codes == 0
     return mask
 
 

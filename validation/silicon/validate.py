@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,19 +13,23 @@ from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.hardware import load_gpu
 from perfmodel.latency import predict_layers
 from perfmodel.profiles import Profile, load_profile, profile_ids
+from perfmodel.profiles.op_profile import load_op_profile, op_profile_ids
 from perfmodel.scenario import resolve
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.calibrate import Fitted, architecture_of, calibrate, families, refitted
+from perfmodel.validation.calibrate_ops import FittedOp, calibrate_ops
 from perfmodel.validation.columns import Kind
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements
 from perfmodel.validation.predicting import Predict, hold
+from perfmodel.validation.predicting_ops import predict_op_rows, predict_ops_by
 from perfmodel.validation.score import Comparison, score
 from perfmodel.validation.score import families as score_by_family
+from perfmodel.validation.silicon.gemm import read_gemm
 from perfmodel.validation.silicon.moe import read_moe
 from perfmodel.validation.silicon.usable import usable_mask
 
 SCHEMA = "perfmodel.validate/1"
-OPS = ("moe",)
+READERS: Mapping[str, Callable[[], Measurements]] = {"moe": read_moe, "gemm": read_gemm}
 """What there is a loader and a model for."""
 
 
@@ -72,19 +76,25 @@ def validate_silicon(op: str = "moe", *, leave_out_gpu: Sequence[str] = (), leav
 
     Raises MissingRequirementError without the data, PerfModelError for an op, GPU or architecture that is not there.
     """
-    if op not in OPS:
-        raise PerfModelError("is not modelled yet", field="--op", value=op, mend=did_you_mean(op, OPS) or f"There is {', '.join(OPS)}.")
-    rows = read_moe()
+    rows = read_op(op)
     if not leave_out_gpu and leave_out_arch is None:
-        return SiliconValidation(rows, hold(rows), _used(rows), len(rows))
+        return SiliconValidation(rows, hold(rows, None if op == "moe" else predict_op_rows), _used(rows), len(rows))
     out = _left_out(rows, leave_out_gpu, leave_out_arch)
-    known = rows.take(np.flatnonzero(~out))
-    fits = calibrate(known, usable_mask(known))
-    if leave_out_arch is not None:
-        fits = _carried_over(fits, leave_out_arch)
-    unseen = rows.take(np.flatnonzero(out))
-    used = sum(fitted.rows for fitted in fits)
-    return SiliconValidation(unseen, hold(unseen, _predict_by(fits)), used, len(known))
+    known, unseen = rows.take(np.flatnonzero(~out)), rows.take(np.flatnonzero(out))
+    if op == "moe":
+        fits = calibrate(known, usable_mask(known))
+        used = sum(fitted.rows for fitted in fits)
+        return SiliconValidation(unseen, hold(unseen, _predict_by(_carried_over(fits, leave_out_arch))), used, len(known))
+    op_fits = calibrate_ops(known, usable_mask(known))
+    used = sum(fitted.rows for fitted in op_fits)
+    return SiliconValidation(unseen, hold(unseen, predict_ops_by(_carried_over(op_fits, leave_out_arch))), used, len(known))
+
+
+def read_op(op: str) -> Measurements:
+    """All measured rows of an op. Raises MissingRequirementError without the data, PerfModelError for an op that is not there."""
+    if op not in READERS:
+        raise PerfModelError("is not modelled yet", field="--op", value=op, mend=did_you_mean(op, READERS))
+    return READERS[op]()
 
 
 def _left_out(rows: Measurements, gpus: Sequence[str], architecture: str | None) -> Mask:
@@ -106,8 +116,13 @@ ELDERS = {"blackwell": ("hopper", "ada", "ampere"), "blackwell-rtx": ("ada", "am
 """Architecture -> older ones, the nearest first."""
 
 
-def _carried_over(fits: Sequence[Fitted], architecture: str) -> list[Fitted]:
-    """For each kernel and format the fit of the nearest older architecture, as one of `architecture`."""
+F = TypeVar("F", Fitted, FittedOp)
+
+
+def _carried_over(fits: Sequence[F], architecture: str | None) -> list[F]:
+    """For each kernel and format the fit of the nearest older architecture, as one of `architecture`; as they are without one."""
+    if architecture is None:
+        return list(fits)
     found = {}
     for elder in reversed(ELDERS.get(architecture, ())):
         for fitted in fits:
@@ -140,9 +155,13 @@ def _predict_by(fits: Sequence[Fitted]) -> Predict:
 
 def _used(rows: Measurements) -> int:
     """Rows that the bundled fits were made with, by their provenance, of the families that are there."""
-    used = 0
+    used, load, ids = (
+        0,
+        load_profile if rows.kind == "layer" else load_op_profile,
+        profile_ids() if rows.kind == "layer" else op_profile_ids(),
+    )
     for family in families(rows, np.ones(len(rows), bool)):
-        if family.kernel in profile_ids():
-            fit = load_profile(family.kernel).find_fit(family.architecture, family.format)
+        if family.kernel in ids:
+            fit = load(family.kernel).find_fit(family.architecture, family.format)
             used += (fit.provenance.rows or 0) if fit is not None else 0
     return used

@@ -1,0 +1,45 @@
+"""All ops that have profiles of their own, by id, and the time of each by a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.hardware import GpuSpec
+from perfmodel.ops.gemm import GEMM
+from perfmodel.ops.op import REGIMES, Op, Use
+from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
+from perfmodel.workload.expectation import Array
+
+OPS: Mapping[str, Op] = {op.id: op for op in (GEMM,)}
+
+
+def get_op(name: str) -> Op:
+    """The op with this id. Raises PerfModelError with the nearest."""
+    if name not in OPS:
+        raise PerfModelError("no such op", field="op", value=name, mend=did_you_mean(name, OPS))
+    return OPS[name]
+
+
+def op_profiles(op: Op) -> list[OpProfile]:
+    """The bundled profiles of an op."""
+    return [profile for profile in map(load_op_profile, op_profile_ids()) if profile.op == op.id]
+
+
+def predict_op(op: Op, gpu: GpuSpec, format_id: str, fit: OpFit, sizes: Mapping[str, Array]) -> Array:
+    """[4, n] seconds: prediction, physical floor, low and high of the 80 % interval. Raises PerfModelError for what the fit misnames."""
+    _check_names("menus", fit.menus, op.menus)
+    _check_names("parameters", fit.parameters, op.parameters)
+    time = op.time(Use(gpu, format_id, fit.menus), sizes, op.complete(fit.parameters))
+    factors = np.array([(one.low, one.high) for one in (fit.intervals.get(name, fit.interval) for name in REGIMES)])  # type: ignore[call-overload]
+    low, high = factors[time.regime()].T
+    return np.stack([time.total, time.floor, np.maximum(time.total * low, time.floor), time.total * high])
+
+
+def _check_names(field: str, given: Mapping[str, object], known: object) -> None:
+    names = list(known)  # type: ignore[call-overload]
+    for name in given:
+        if name not in names:
+            raise PerfModelError("the op has none of this name", field=f"{field}.{name}", mend=did_you_mean(name, names))

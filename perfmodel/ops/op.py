@@ -1,0 +1,68 @@
+"""What every op beside the MoE layer is to the rest: sizes, parameters with their bounds, and a time that knows what bounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfmodel.hardware import GpuSpec
+from perfmodel.workload.expectation import Array
+
+REGIMES = ("launch", "compute", "memory")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of a profile: what it is expected to be, the spread of its logarithm, its bounds, and what it means."""
+
+    expected: float
+    spread: float
+    low: float
+    high: float
+    meaning: str
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """Seconds, vectors over rows."""
+
+    total: Array
+    floor: Array
+    """What physics allows: FLOPs at the peak, compulsory bytes at the bandwidth."""
+    compute: Array
+    memory: Array
+
+    def regime(self) -> NDArray[np.int64]:
+        """[n] index into REGIMES: launch where neither compute nor memory makes up half of the time."""
+        larger = np.where(self.compute >= self.memory, 1, 2)
+        return np.where(np.maximum(self.compute, self.memory) < 0.5 * self.total, 0, larger)
+
+
+@dataclass(frozen=True)
+class Use:
+    """How an op is run: on which GPU, in which format, out of which menus."""
+
+    gpu: GpuSpec
+    format: str
+    menus: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One kind of op. `time(use, sizes, parameters)` is a function of plain arrays: sizes [n] by name, parameters by name in SI-free units
+    that their names say."""
+
+    id: str
+    sizes: tuple[str, ...]
+    grows: str
+    """The size that grows along a series of measurements."""
+    menus: tuple[str, ...]
+    parameters: Mapping[str, Parameter]
+    time: Callable[[Use, Mapping[str, Array], Mapping[str, float]], OpTime]
+
+    def complete(self, parameters: Mapping[str, float]) -> dict[str, float]:
+        """All parameters: those given, the others as expected."""
+        return {name: parameters.get(name, parameter.expected) for name, parameter in self.parameters.items()}

@@ -1,0 +1,119 @@
+"""Fitting the profiles of ops (dense GEMM, attention, ...) to measured rows, as `calibrate` fits those of MoE layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+
+from perfmodel.hardware import load_gpu
+from perfmodel.ops.catalog import get_op
+from perfmodel.ops.op import REGIMES, Op, OpTime, Use
+from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
+from perfmodel.profiles.profile import Provenance
+from perfmodel.validation.calibrate import Family, families
+from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, limits, solve
+from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
+
+MOST_ROWS, MOST_APART = 2000, 1000
+"""Of a family, drawn at random from its shares for parameters and for intervals."""
+
+
+@dataclass(frozen=True)
+class FittedOp:
+    """What a family's rows gave."""
+
+    family: Family
+    fit: OpFit
+    rows: int
+    errors: Mapping[str, float]
+    """Standard error of the logarithm of each parameter; infinite where the rows say nothing of it."""
+
+
+class OpBatch:
+    """Rows of a family, ready to be timed again and again with other parameters."""
+
+    def __init__(self, op: Op, rows: Measurements, index: Integers, fit: OpFit) -> None:
+        self.op, self.measured = op, rows.latency[index]
+        self.parts: list[tuple[Integers, Use, dict[str, Floats]]] = []
+        ids = group_ids([rows.labels[name].codes[index] for name in ("gpu", "format")])
+        for number in range(int(ids.max(initial=-1)) + 1):
+            place = np.flatnonzero(ids == number)
+            mine = index[place]
+            use = Use(load_gpu(rows.labels["gpu"][int(mine[0])]), rows.labels["format"][int(mine[0])], fit.menus)
+            self.parts.append((place, use, {name: rows.sizes[name][mine].astype(float) for name in op.sizes}))
+
+    def times(self, parameters: Mapping[str, float]) -> OpTime:
+        """[n] seconds."""
+        out = OpTime(*(np.empty(len(self.measured)) for _ in range(4)))
+        for place, use, sizes in self.parts:
+            time = self.op.time(use, sizes, parameters)
+            for name in ("total", "floor", "compute", "memory"):
+                getattr(out, name)[place] = getattr(time, name)
+        return out
+
+
+def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: Family, profile: OpProfile) -> FittedOp | None:
+    """Parameters and intervals of a family from its share of `index`; None where there are too few rows. `profile` gives the menus."""
+    op, base = get_op(profile.op), profile.find_fit(family.architecture, family.format)
+    if base is None:
+        return None
+    to_fit, apart_to = limits(share[index])
+    chosen = draw(index[share[index] < to_fit], MOST_ROWS)
+    apart = draw(index[(share[index] >= to_fit) & (share[index] < apart_to)], MOST_APART)
+    if len(chosen) < LEAST_ROWS:
+        return None
+    batch = OpBatch(op, rows, chosen, base)
+    unknowns = {name: Unknown(one.expected, one.spread, one.low, one.high) for name, one in op.parameters.items()}
+    parameters, errors = solve(lambda values: batch.times(values).total, batch.measured, unknowns)
+    held = OpBatch(op, rows, apart, base) if len(apart) >= LEAST_ROWS else batch
+    time = held.times(parameters)
+    whole, parts = intervals(held.measured / time.total, np.array(REGIMES)[time.regime()], REGIMES, len(np.unique(share[apart])))
+    used = len(chosen) + (len(apart) if held is not batch else 0)
+    error = float(np.median(np.abs(batch.times(parameters).total / batch.measured - 1.0)))
+    fit = OpFit(
+        architectures=(family.architecture,),
+        formats=(family.format,),
+        menus=base.menus,
+        parameters=parameters,
+        interval=whole,
+        intervals=parts,
+        provenance=Provenance(
+            status="measured",
+            date=date.today().isoformat(),
+            dataset="aiconfigurator-core 0.12.0 (Apache-2.0)",
+            rows=used,
+            source=f"perfmodel calibrate: robust least squares on rows that a hash of the shape picks; median error {error:.1%}",
+        ),
+    )
+    return FittedOp(family, fit, used, errors)
+
+
+def calibrate_ops(
+    rows: Measurements, usable: Mask, heard: Callable[[Family, FittedOp | None], None] = lambda family, fitted: None
+) -> list[FittedOp]:
+    """A fit for each family of the usable rows that has a profile to start from and rows enough."""
+    op, found = get_op(rows.kind), []
+    share = hashed_share([rows.sizes[name] for name in op.sizes if name != op.grows])
+    for family, index in families(rows, usable).items():
+        fitted = None
+        if family.kernel in op_profile_ids():
+            fitted = fit_op_family(rows, index, share, family, load_op_profile(family.kernel))
+        heard(family, fitted)
+        found += [fitted] if fitted else []
+    return found
+
+
+def refitted_op(profile: OpProfile, fits: list[FittedOp]) -> OpProfile:
+    """The profile with these fits in place of its own for their architectures and formats."""
+    mine = [fitted for fitted in fits if fitted.family.kernel == profile.id]
+    taken = {(fitted.family.architecture, fitted.family.format) for fitted in mine}
+    rest = []
+    for fit in profile.fits:
+        for architecture in fit.architectures:
+            formats = tuple(form for form in fit.formats if (architecture, form) not in taken)
+            if formats:
+                rest.append(fit.model_copy(update={"architectures": (architecture,), "formats": formats}))
+    return profile.model_copy(update={"fits": (*(fitted.fit for fitted in mine), *rest)})

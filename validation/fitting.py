@@ -1,0 +1,113 @@
+"""Robust, bounded least squares on the logarithm of time, and the intervals of what is left; what all calibrations share.
+
+Each residual r counts as the pseudo-Huber 2 (sqrt(1 + (r / SOFT)^2) - 1) that a few wild rows cannot bend; parameters are sought as
+logarithms, inside physical bounds, drawn weakly to a prior where the rows do not say enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from perfmodel.profiles.profile import Interval
+from perfmodel.validation.measurements import Floats, Integers, group_ids
+
+LEAST_SHARE, MOST_SHARE = 60, 160
+"""Of a thousand shapes of a family: what parameters are fitted on."""
+WANTED_ROWS = 3000
+LEAST_ROWS = 40
+SOFT = 0.08
+PULL = 0.02
+"""Weight of a prior's deviation against the residual of one row, times the root of the rows."""
+WIDEST = 10.0
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A parameter to find: what it is expected to be, the spread of its logarithm, its bounds."""
+
+    expected: float
+    spread: float
+    low: float
+    high: float
+
+
+def solve(
+    predict: Callable[[dict[str, float]], Floats], measured: Floats, unknowns: Mapping[str, Unknown]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Parameters for which predict(parameters) [n] comes nearest to `measured` [n] seconds, and standard errors of their logarithms."""
+    from scipy.optimize import least_squares
+
+    low, high, expected = (np.log([getattr(one, side) for one in unknowns.values()]) for side in ("low", "high", "expected"))
+    spread = np.array([one.spread for one in unknowns.values()])
+    logs, weight = np.log(measured), PULL * np.sqrt(len(measured))
+
+    def named(z: Floats) -> dict[str, float]:
+        return {name: float(value) for name, value in zip(unknowns, np.exp(z), strict=True)}
+
+    def residuals(z: Floats) -> Floats:
+        r = np.log(predict(named(z))) - logs
+        soft = np.sign(r) * np.sqrt(2.0 * (np.sqrt(1.0 + (r / SOFT) ** 2) - 1.0))
+        return np.concatenate([soft, weight * (z - expected) / spread])
+
+    best = least_squares(residuals, np.clip(expected, low, high), bounds=(low, high), diff_step=[1e-3] * len(unknowns), max_nfev=30)
+    return named(best.x), _standard_errors(best, list(unknowns), len(measured))
+
+
+def _standard_errors(solution: Any, names: Sequence[str], rows: int) -> dict[str, float]:
+    """Of the logarithms of the parameters, from the Jacobian of the rows alone; infinite where the rows say nothing of one."""
+    jacobian = solution.jac[:rows]
+    variance = 2.0 * float(np.mean(solution.fun[:rows] ** 2))
+    covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-9) * variance
+    seen = np.abs(jacobian).sum(axis=0) > 0
+    return {name: float(np.sqrt(covariance[i, i])) if seen[i] else float("inf") for i, name in enumerate(names)}
+
+
+def hashed_share(columns: Sequence[Integers]) -> Integers:
+    """[n] a number from 0 to 999 for each row, by a hash of its shape, the `columns` [n] each."""
+    ids = group_ids(columns)
+    first = np.unique(ids, return_index=True)[1]
+    digest = [hashlib.md5("|".join(str(int(column[i])) for column in columns).encode()).hexdigest() for i in first]
+    return np.array([int(text[:8], 16) % 1000 for text in digest], np.int64)[ids]
+
+
+def shares(rows: int) -> tuple[int, int]:
+    """Of a thousand shapes of a family with so many rows: up to which parameters are fitted, and from there up to which intervals."""
+    fit = int(np.clip(1000 * WANTED_ROWS / max(rows, 1), LEAST_SHARE, MOST_SHARE))
+    return fit, fit + fit // 2
+
+
+def limits(share: Integers) -> tuple[int, int]:
+    """As `shares`, but of a family of few shapes at least two to fit on and one for the intervals."""
+    fit, apart_to = shares(len(share))
+    lowest = np.unique(share)[:3]
+    if len(lowest) == 3:
+        fit = max(fit, int(lowest[1]) + 1)
+        apart_to = max(apart_to, int(lowest[2]) + 1, fit)
+    return fit, apart_to
+
+
+def draw(index: Integers, most: int) -> Integers:
+    """At most so many of `index`, at random but always the same."""
+    if len(index) <= most:
+        return index
+    return np.sort(np.random.default_rng(0).choice(index, most, replace=False))
+
+
+def intervals(ratio: Floats, regime: Any, regimes: Sequence[str], shapes: int) -> tuple[Interval, dict[Any, Interval]]:
+    """80 % intervals of measured over predicted `ratio` [n], over all rows and in each of `regimes` that has enough of them.
+
+    Rows of a shape err together, so the tails are less than 10 % on either side, by what so few `shapes` may miss.
+    """
+    tail = max(0.02, 0.1 - 0.1 / np.sqrt(max(shapes, 1)))
+    parts = {name: _interval(ratio[regime == name], tail) for name in regimes if (regime == name).sum() >= LEAST_ROWS}
+    return _interval(ratio, tail), parts
+
+
+def _interval(ratio: Floats, tail: float) -> Interval:
+    low, high = np.quantile(ratio, [tail, 1.0 - tail])
+    return Interval(low=round(float(np.clip(low, 0.01, 0.99)), 3), high=round(float(np.clip(high, 1.01, WIDEST)), 3))
