@@ -5,7 +5,7 @@ import pytest
 
 from perfmodel.profiles import load_profile
 from perfmodel.profiles.profile import FOLDER
-from perfmodel.validation import calibrate, fitting
+from perfmodel.validation import fitting
 from perfmodel.validation.calibrate import Batch, Family, families, fit_family, refitted, shape_share
 from perfmodel.validation.fitting import shares
 from perfmodel.validation.measurements import Labels, Measurements

@@ -60,7 +60,7 @@ def test_rows_are_told_in_our_words(data):
 
 
 def test_a_gpu_out_of_scope_is_not_read_and_the_names_say_why(data):
-    assert "b60" not in {part.path.parts[-5] for part in moe.parts()}
+    assert "b60" not in {part.path.parts[-5] for part in parts.parts("moe/*/*/moe_perf.parquet")}
     assert "Intel" in names().left_out["b60"]
 
 
@@ -109,11 +109,11 @@ def test_what_is_not_there_is_said(data, arguments, field):
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
-    moe.data_folder.cache_clear()
-    monkeypatch.setattr(moe, "find_spec", lambda name: None)
+    parts.data_folder.cache_clear()
+    monkeypatch.setattr(parts, "find_spec", lambda name: None)
     with pytest.raises(MissingRequirementError, match="aiconfigurator-core"):
-        moe.data_folder()
-    moe.data_folder.cache_clear()
+        parts.data_folder()
+    parts.data_folder.cache_clear()
 
 
 def test_routing_names():
