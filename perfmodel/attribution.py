@@ -108,11 +108,12 @@ def gap_rows(scenario: Scenario, rows: LayerRows, against: float | None = None) 
             value=against / TFLOPS,
             mend="Hold the layer against a peak at least as high, or leave --against out.",
         )
-    times = [layer_time(scenario.layer(rows, profile)[0], ON) for profile in scenario.profiles]
+    profiles = scenario.profiles_for(rows)
+    times = [layer_time(scenario.layer(rows, profile)[0], ON) for profile in profiles]
     fastest = np.argmin(np.array(times), axis=0)
     return [
         _one_profile(scenario, profile, row_slice(rows, index), index, against)
-        for number, profile in enumerate(scenario.profiles)
+        for number, profile in enumerate(profiles)
         if (index := np.flatnonzero(fastest == number)).size
     ]
 

@@ -79,7 +79,7 @@ def run_chunks(scenario: Scenario, views: dict[str, np.ndarray], out: Array, gat
 
     def one(start: int, stop: int) -> None:
         rows = layer_rows({name: view.flat[start:stop] for name, view in views.items()}, gated=gated)
-        times = [layer_time(scenario.layer(rows, profile)[0], ON) for profile in scenario.profiles]
+        times = [layer_time(scenario.layer(rows, profile)[0], ON) for profile in scenario.profiles_for(rows)]
         out[start:stop] = np.minimum.reduce(times)
 
     in_chunks(out.size, one)
@@ -124,7 +124,7 @@ def predict_layers(scenario: Scenario, columns: dict[str, np.ndarray], *, gated:
     def one(start: int, stop: int) -> None:
         rows = layer_rows({name: column[start:stop] for name, column in columns.items()}, gated=gated)
         out[:, start:stop] = np.inf
-        for profile in scenario.profiles:
+        for profile in scenario.profiles_for(rows):
             layer, _ = scenario.layer(rows, profile)
             latency = layer_time(layer, ON)
             low, high = interval(scenario, profile, latency, layer.floor, bounds(layer))

@@ -113,9 +113,10 @@ def layer_ops(layer: Layer, on: Causes = ON) -> tuple[Array, ...]:
     inter = rows.inter / rows.tp
     zero = np.zeros_like(rows.tokens)
     tokens = layer.stage_tokens
-    counts = {"tokens": tokens, "pairs": layer.load.pairs}
+    counts = {"tokens": tokens, "pairs": layer.load.pairs, "slots": tokens * rows.topk}
     widths = {"hidden": rows.width, "inter": inter, "up": rows.projections * inter}
-    launch = layer.launch + machine.fixed + routing_time(tokens, rows.experts, rows.topk, machine) if on.launch else zero
+    routing = routing_time(tokens, rows.experts, rows.topk, rows.experts / rows.ep, machine)
+    launch = layer.launch + machine.fixed + routing if on.launch else zero
     quantise = stage_time("quantise", counts, widths, machine) if on.quantise else zero
     moved = stage_time("move", counts, widths, machine) + passing_time(layer) if on.unfused else zero
     moved = moved + compulsory_activation_time(layer, on)
@@ -151,7 +152,7 @@ def compulsory_activation_time(layer: Layer, on: Causes) -> Array:
 def passing_time(layer: Layer) -> Array:
     """Seconds to read and write the states of tokens that have no expert on the rank, where its stages pass over all tokens."""
     passed = np.maximum(layer.stage_tokens - np.maximum(layer.load.tokens, layer.own_tokens * (layer.rows.shared_inter > 0)), 0.0)
-    return passed * layer.rows.width * (2 * BF16) / (layer.machine.activation_bandwidth * layer.machine.bandwidth)
+    return passed * layer.rows.width * (2 * BF16) / (layer.machine.token_bandwidth * layer.machine.bandwidth)
 
 
 def gemms(layer: Layer, on: Causes) -> list[GemmTime]:

@@ -45,6 +45,10 @@ class Scenario:
         """Dense peak of the units that the format runs on, FLOP/s."""
         return self.gpu.peak_flops(self.format.math_type(self.gpu.math_types))
 
+    def profiles_for(self, rows: LayerRows) -> tuple[Profile, ...]:
+        """The profiles, each or its stand-in for layers without a gate."""
+        return tuple(profile.for_layers(rows.gated, self.gpu.architecture, self.format.id) for profile in self.profiles)
+
     def machine(self, profile: Profile) -> Machine:
         """The GPU as this profile drives it."""
         return build_machine(self.gpu, self.format, profile, sustained=self.clock == "sustained")
@@ -122,7 +126,7 @@ def choose_profiles(kernel: str, gpu: GpuSpec, form: Format) -> tuple[Profile, .
         profile = load_profile(kernel)
         profile.fit(gpu.architecture, form.id)
         return (profile,)
-    able = [p for p in profiles() if p.kind == "measured" and p.supports(gpu.architecture, form.id)]
+    able = [p for p in profiles() if p.kind == "measured" and not p.ungated_only and p.supports(gpu.architecture, form.id)]
     measured = [p for p in able if p.fit(gpu.architecture, form.id).provenance.status == "measured"]
     return tuple(measured) or (load_profile("generic-fused"),)
 

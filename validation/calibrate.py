@@ -27,18 +27,20 @@ from perfmodel.scenario import layer_rows, resolve
 from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, limits, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
-MOST_ROWS, MOST_APART = 1600, 900
+MOST_ROWS, MOST_APART = 1500, 700
 """Of a family, drawn at random from its shares for parameters and for intervals: many shapes of few rows tell more than the reverse."""
 PRIORS: Mapping[str, tuple[float, float]] = {
     "fixed_us": (8.0, 1.0), "gemm_latency_us": (2.5, 0.7), "tile_fixed_us": (1.5, 1.0), "bandwidth_efficiency": (0.9, 0.2),
     "compute_efficiency": (0.7, 0.5), "l2_efficiency": (0.8, 0.4), "activation_bandwidth": (0.8, 1.0), "overlap_exponent": (3.0, 0.8),
-    "routing_ps": (7.0, 1.0), "dequantise_ps": (8.0, 1.0), "in_flight_KiB": (96.0, 0.8),
+    "routing_ps": (7.0, 1.0), "dequantise_ps": (8.0, 1.0), "in_flight_KiB": (32.0, 1.2),
+    "token_bandwidth": (0.8, 1.0), "expert_ns": (10.0, 1.5), "sort_us": (0.3, 1.0),
 }  # fmt: skip
 """Parameter -> what it is expected to be, and the spread of its logarithm: about the middle of the starting values before any fit."""
 LIMITS: Mapping[str, tuple[float, float]] = {
     "fixed_us": (0.01, 200.0), "gemm_latency_us": (0.01, 40.0), "tile_fixed_us": (0.01, 40.0), "bandwidth_efficiency": (0.3, 1.0),
     "compute_efficiency": (0.02, 1.0), "l2_efficiency": (0.05, 1.0), "activation_bandwidth": (0.02, 8.0), "overlap_exponent": (1.0, 30.0),
-    "routing_ps": (0.01, 300.0), "dequantise_ps": (0.01, 300.0), "in_flight_KiB": (4.0, 2000.0),
+    "routing_ps": (0.01, 300.0), "dequantise_ps": (0.01, 300.0), "in_flight_KiB": (1.0, 2000.0),
+    "token_bandwidth": (0.02, 8.0), "expert_ns": (0.01, 1000.0), "sort_us": (0.001, 20.0),
 }  # fmt: skip
 REGIMES = ("launch", "weights", "activations", "compute", "scheduling")
 SHAPE = ("hidden", "inter", "topk", "num_experts", "tp", "ep")

@@ -27,7 +27,7 @@ def _fit(fit: Fit | OpFit) -> Iterator[str]:
     elif fit.menus:
         menus = [f"{name}: [{', '.join(map(str, menu))}]" for name, menu in fit.menus.items()]
         yield f"    menus: {{{', '.join(menus)}}}"
-    values = fit.parameters.model_dump() if isinstance(fit, Fit) else fit.parameters
+    values = fit.parameters.model_dump(exclude_none=True) if isinstance(fit, Fit) else fit.parameters
     if values:
         yield "    parameters:"
         yield from _wrapped("      {", [f"{name}: {_number(value)}" for name, value in values.items()], "}")

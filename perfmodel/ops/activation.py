@@ -26,10 +26,12 @@ def stage_time(kind: Kind, rows: dict[str, Array], widths: dict[str, Array], mac
         if stage.kind != kind or (kind == "quantise" and not machine.quantises):
             continue
         per_element = sum(BYTES.get(element, machine.act_bytes) for element in stage.moves)
-        total = total + rows[stage.rows] * widths[stage.width] * per_element
-    return total / (machine.bandwidth * machine.activation_bandwidth)
+        share = machine.token_bandwidth if stage.rows == "tokens" else machine.activation_bandwidth
+        total = total + rows[stage.rows] * widths[stage.width] * per_element / (machine.bandwidth * share)
+    return total
 
 
-def routing_time(tokens: Array, experts: Array, topk: Array, machine: Machine) -> Array:
-    """Seconds of top-k and sorting: tokens x (experts + 24 top-k) x the profile's constant."""
-    return tokens * (experts + 24.0 * topk) * machine.routing
+def routing_time(tokens: Array, experts: Array, topk: Array, local: Array, machine: Machine) -> Array:
+    """Seconds of top-k and sorting: a step for each doubling of the tokens, work per token and (expert + 24 top-k) and per `local` expert."""
+    steps = np.log2(np.maximum(tokens, 1.0))
+    return tokens * (experts + 24.0 * topk) * machine.routing + steps * machine.sort + local * machine.expert

@@ -92,13 +92,13 @@ def compute_time(tiles: Array, m: int, n: int, k: Array, machine: Machine, on: C
 def memory_time(weights: Array, strips: Array, n: int, k: Array, machine: Machine, on: Causes) -> Array:
     """Seconds for `weights` weights (and their scales), in `strips` of n columns and k rows, to come from DRAM.
 
-    Little's law: what the busy SMs hold in flight over the DRAM latency bounds the rate; no more SMs than strips, and no more in
-    flight than a strip (tiles of other tokens read the same strip through L2). The two bounds join as a 4-norm of times.
+    Little's law: what is in flight over the DRAM latency bounds the rate. Each strip has no more in flight than it is long (tiles of
+    other tokens read it through L2), all together no more than the SMs can hold. The two bounds join as a 4-norm of times.
     """
     per_weight = machine.weight_bytes + machine.scale_bytes
     time = weights * (per_weight / machine.weight_bandwidth(on))
     if on.ramp and machine.dram_latency:
-        in_flight = np.minimum(strips, machine.sm_count) * np.minimum(machine.in_flight, k * (n * per_weight))
+        in_flight = np.minimum(strips * np.minimum(machine.in_flight, k * (n * per_weight)), machine.sm_count * machine.sm_in_flight)
         limited = weights * (per_weight * machine.dram_latency) / np.maximum(in_flight, 1.0)
         squared, other = time * time, limited * limited
         time = np.sqrt(np.sqrt(squared * squared + other * other))

@@ -11,7 +11,7 @@ from perfmodel.hardware import GpuSpec
 from perfmodel.profiles import Fit, Parameters, Profile, Stage, TileMenu
 from perfmodel.units import KIB, MICROSECOND
 
-PS = 1e-12
+NS, PS = 1e-9, 1e-12
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,23 @@ class Machine:
     bandwidth_efficiency: float
     l2_efficiency: float
     activation_bandwidth: float
+    token_bandwidth: float
     overlap_exponent: float
     fixed: float
     gemm_latency: float
     tile_fixed: float
     routing: float
     """s per token and (expert + 24 top-k)."""
+    expert: float
+    """s per local expert."""
+    sort: float
+    """s per doubling of the tokens."""
     dequantise: float
     """s per weight on one SM; 0 where the weights need no conversion."""
     in_flight: float
-    """Bytes per SM."""
+    """Bytes per strip of columns."""
+    sm_in_flight: float
+    """Bytes per SM at most: its shared memory."""
     tiles: TileMenu
     stages: tuple[Stage, ...]
     all_tokens: bool
@@ -85,8 +92,9 @@ def build_machine(gpu: GpuSpec, form: Format, profile: Profile, *, sustained: bo
         act_bytes=form.activations.bits / 8,
         quantises=form.activations.value_bits < 16,
         **parameters_si(fit.parameters, form.execution(gpu.architecture) == "dequantised"),
+        sm_in_flight=gpu.shared_memory_per_sm,
         tiles=fit.tiles,
-        stages=profile.stages,
+        stages=tuple(stage for stage in profile.stages if not stage.formats or form.id in stage.formats),
         all_tokens=profile.token_rows == "all",
         launches=profile.launches,
     )
@@ -99,11 +107,14 @@ def parameters_si(p: Parameters, dequantises: bool) -> dict[str, Any]:
         "bandwidth_efficiency": p.bandwidth_efficiency,
         "l2_efficiency": p.l2_efficiency,
         "activation_bandwidth": p.activation_bandwidth,
+        "token_bandwidth": p.token_bandwidth or p.activation_bandwidth,
         "overlap_exponent": p.overlap_exponent,
         "fixed": p.fixed_us * MICROSECOND,
         "gemm_latency": p.gemm_latency_us * MICROSECOND,
         "tile_fixed": p.tile_fixed_us * MICROSECOND,
         "routing": p.routing_ps * PS,
+        "expert": p.expert_ns * NS,
+        "sort": p.sort_us * MICROSECOND,
         "dequantise": p.dequantise_ps * PS if dequantises else 0.0,
         "in_flight": p.in_flight_KiB * KIB,
     }

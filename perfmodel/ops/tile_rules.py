@@ -40,10 +40,21 @@ def sglang_triton(pairs: Array, local_experts: Array, tokens: Array, menu: tuple
     return np.where(tokens <= local_experts, float(menu[0]), _clamp(np.full_like(tokens, 64.0), menu))
 
 
+def vllm_triton(pairs: Array, local_experts: Array, tokens: Array, menu: tuple[int, ...]) -> Array:
+    """vLLM's default without a tuned file: 16 rows up to 32 tokens, 32 up to 96, 64 up to 512, then 128."""
+    return _clamp(np.select([tokens <= 32, tokens <= 96, tokens <= 512], [16.0, 32.0, 64.0], 128.0), menu)
+
+
 def _clamp(rows: Array, menu: tuple[int, ...]) -> Array:
     """The nearest of `menu` at or above `rows`, or its largest."""
     table = np.asarray(menu, float)
     return table[np.minimum(np.searchsorted(table, rows - 1e-9), len(menu) - 1)]
 
 
-RULES: dict[str, Rule] = {"half-of-mean": half_of_mean, "mean": mean, "marlin": marlin, "sglang-triton": sglang_triton}
+RULES: dict[str, Rule] = {
+    "half-of-mean": half_of_mean,
+    "mean": mean,
+    "marlin": marlin,
+    "sglang-triton": sglang_triton,
+    "vllm-triton": vllm_triton,
+}

@@ -34,12 +34,14 @@ class Stage(Strict):
     name: str
     kind: Literal["quantise", "move"] = "move"
     """`quantise` stages are charged to quantisation and fall away where activations are 16 bits wide."""
-    rows: Literal["tokens", "pairs"]
-    """Tokens of the layer, or (token, expert) pairs of the rank."""
+    rows: Literal["tokens", "pairs", "slots"]
+    """Tokens of the layer, (token, expert) pairs of the rank, or top-k of each token, wherever the expert is."""
     width: Literal["hidden", "inter", "up"]
     """hidden, the intermediate width, or all columns of the first GEMM (twice the intermediate width where it is gated)."""
     moves: Annotated[tuple[Literal["bf16", "act", "fp32"], ...], BeforeValidator(_tuple), Field(min_length=1)]
     """Elements read or written for each row and column: bf16 (2 B), fp32 (4 B), act (the format's activations with their scales)."""
+    formats: Annotated[tuple[str, ...], BeforeValidator(_tuple)] = ()
+    """Formats whose kernels have this stage; empty for all."""
 
 
 class TileMenu(Strict):
@@ -51,7 +53,7 @@ class TileMenu(Strict):
     """Whether the first m goes with the first n, the second with the second, and so on; if not, every m with every n."""
     waves: Literal["whole", "split"] = "whole"
     """Whether an SM takes whole tiles, or equal stretches of all tiles laid end to end, cut along K where it falls (Marlin, stream-K)."""
-    select: Literal["best", "half-of-mean", "mean", "marlin", "sglang-triton"] = "best"
+    select: Literal["best", "half-of-mean", "mean", "marlin", "sglang-triton", "vllm-triton"] = "best"
     """How the library chooses m: the fastest (an autotuner), or its own rule of the tokens per expert (ops/tile_rules.py)."""
 
     @model_validator(mode="after")
@@ -88,10 +90,17 @@ class Parameters(Strict):
     """p of (compute^p + memory^p)^(1/p): 1 adds them up, a large p overlaps them fully."""
     routing_ps: Picoseconds
     """Top-k and sorting, per token and (expert + 24 top-k) [ps]."""
+    token_bandwidth: float | None = Field(default=None, ge=1e-3, le=8)
+    """As `activation_bandwidth`, of the stages that pass over tokens; the same where it is absent."""
+    expert_ns: float = Field(default=0.0, ge=0, le=1e5)
+    """Setting up and scheduling one local expert, busy or not [ns]."""
+    sort_us: Microseconds = 0.0
+    """Each doubling of the tokens in routing and sorting: another step of scans, more blocks to meet [us]."""
     dequantise_ps: Picoseconds = 0.0
     """Converting one weight on one SM, not hidden behind tensor work [ps]."""
     in_flight_KiB: float = Field(ge=0.1, le=1e5)
-    """Weights in flight per SM: stages of the ring times their size [KiB]."""
+    """Weights in flight per strip of columns that a CTA streams: stages of its ring times their size. An SM holds no more than its shared
+    memory [KiB]."""
 
 
 class Interval(Strict):
@@ -139,6 +148,10 @@ class Profile(Strict):
     """Tokens that the stages pass over on a rank: all of the expert-parallel group, or those with an expert on the rank."""
     slots: Literal["local", "all"] = "local"
     """Which (token, expert) pairs are computed of the tokens that enter a rank: those of its experts, or all, in vain (old SGLang)."""
+    ungated: str | None = None
+    """Id of the profile that stands in for layers without a gate, where it has a fit."""
+    ungated_only: bool = False
+    """Whether it is such a stand-in, which `auto` does not pick by itself."""
     stages: Annotated[tuple[Stage, ...], BeforeValidator(_tuple)] = ()
     fits: Annotated[tuple[Fit, ...], BeforeValidator(_tuple), Field(min_length=1)]
 
@@ -161,6 +174,13 @@ class Profile(Strict):
     def supports(self, architecture: str, format_id: str) -> bool:
         """Whether there is a fit."""
         return self.find_fit(architecture, format_id) is not None
+
+    def for_layers(self, gated: bool, architecture: str, format_id: str) -> Profile:
+        """This profile, or its stand-in for layers without a gate."""
+        if gated or self.ungated is None:
+            return self
+        other = load_profile(self.ungated)
+        return other if other.supports(architecture, format_id) else self
 
     def fit(self, architecture: str, format_id: str) -> Fit:
         """The fit for an architecture and a format. Raises PerfModelError naming the kernels that have one."""

@@ -191,7 +191,8 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: in
     """Tokens per expert [n, DRAWS, experts] under the power law of the public measurements.
 
     Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n; then the sum is mended, one
-    pair at a time, the `ep` ranks in turn.
+    pair at a time, the `ep` ranks in turn: to the least loaded expert of the rank, or from the most loaded. Experts of a rank come sorted.
+    As _generate_power_law_distribution does in the collector of AIConfigurator (collector/helper.py, Apache-2.0).
     """
     uniform = np.random.default_rng(SEED).random((DRAWS, experts))
     few = tokens * topk <= experts
@@ -202,15 +203,39 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: in
     else:
         power = 1.0 - alpha
         drawn = (low**power + uniform * (high**power - low**power)) ** (1.0 / power)
-    total = (tokens * topk)[:, None, None]
-    counts = np.rint(drawn / drawn.sum(-1, keepdims=True) * total)
-    turns = np.arange(experts).reshape(ep, -1).T.ravel()  # one expert of each rank after the other
-    mended = _mend_sum(np.minimum(counts, tokens[:, None, None])[..., turns], tokens, topk)
-    return mended[..., np.argsort(turns)]
+    total = tokens * topk
+    counts = np.rint(drawn / drawn.sum(-1, keepdims=True) * total[:, None, None])
+    cap = tokens[:, None, None]
+    clamped = np.minimum(counts, cap)
+    ranks = clamped.reshape(*counts.shape[:2], ep, -1)
+    ranks = _raised(ranks, (counts - clamped).sum(-1), cap[..., None])
+    missing = total[:, None] - ranks.sum((-1, -2))
+    ranks = _raised(ranks, np.maximum(missing, 0.0), cap[..., None])
+    ranks = -_raised(-ranks, np.maximum(-missing, 0.0), np.zeros_like(cap)[..., None])
+    return _mend_sum(ranks.reshape(counts.shape), tokens, topk)
+
+
+def _raised(counts: Array, more: Array, cap: Array) -> Array:
+    """`counts` [n, draws, ranks, experts] with `more` [n, draws] added one at a time, the ranks in turn, each to its least loaded expert.
+
+    The least loaded experts of a rank rise to a common level, or to `cap`; what then finds no room is left out.
+    """
+    size = counts.shape[-1]
+    turn = np.arange(counts.shape[-2])
+    each = np.floor((more[..., None] - turn + counts.shape[-2] - 1) / counts.shape[-2])  # [n, draws, ranks]
+    rising = np.sort(counts, axis=-1)
+    places = np.arange(1, size + 1)
+    cost = places * rising - np.cumsum(rising, axis=-1)  # to raise the lowest j experts to the level of the j-th
+    held = np.maximum((cost <= each[..., None]).sum(-1, keepdims=True), 1)
+    over = each[..., None] - np.take_along_axis(cost, held - 1, axis=-1)
+    level = np.take_along_axis(rising, held - 1, axis=-1) + np.floor(over / held)
+    raised = np.where(places <= held, level + (places <= over % held), rising)
+    result: Array = np.maximum(np.minimum(raised, cap), np.minimum(rising, cap))
+    return result
 
 
 def _mend_sum(counts: Array, tokens: Array, topk: int) -> Array:
-    """Bring the sum to n k, in the order of the experts, no count under 0 or over n."""
+    """Bring the sum to n k, in the order of the experts, no count under 0 or over n: for the few pairs that found no room on their rank."""
     cap = tokens[:, None, None]
     counts = counts.copy()
     for _ in range(64):
