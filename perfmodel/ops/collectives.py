@@ -138,9 +138,7 @@ def nccl_time(use: Use, bytes_: Array, ranks: Array, bandwidth: Array, p: Mappin
     direct = "direct" in use.menus
     joined = p["overlap_exponent"]
     thin = bytes_ / ranks if direct else sent  # to each peer over a connection of its own
-    fast = smooth_maximum(
-        (p["fast_us"] + p["fast_hop_us"] * hops) * MICROSECOND, thin / (bandwidth * p["fast_efficiency"]), joined
-    )
+    fast = smooth_maximum((p["fast_us"] + p["fast_hop_us"] * hops) * MICROSECOND, thin / (bandwidth * p["fast_efficiency"]), joined)
     wire = sent / (bandwidth * p["efficiency"])
     moved = wire + bytes_ / ranks / (p["local_GBps"] * GB)
     simple = smooth_maximum((p["simple_us"] + p["simple_hop_us"] * hops) * MICROSECOND, moved, joined)

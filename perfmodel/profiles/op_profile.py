@@ -53,6 +53,8 @@ class OpProfile(Strict):
     """Id of the op."""
     name: str
     summary: str
+    pool: str | None = None
+    """Profiles of one pool are fitted together: they share parameters and differ in menus."""
     fits: Annotated[tuple[OpFit, ...], BeforeValidator(_tuple), Field(min_length=1)]
 
     def find_fit(self, architecture: str, format_id: str) -> OpFit | None:
