@@ -1,9 +1,9 @@
 """A collective over GPUs of one fabric: NCCL's protocols, and the all-reduce kernels of serving frameworks that go before NCCL.
 
 NCCL: a fast protocol (LL, LL128) of few microseconds a hop, and a simple one that costs more to start and fills the link; the tuner
-switches at a size that grows with the ranks. A ring sends (p - 1) / p of the buffer once (all-gather, reduce-scatter) or twice
-(all-reduce), an all-to-all the same share straight to its peers; each rank moves its own share on the spot. All-reduce may also be
-reduced in the switch (NVLS), which takes the buffer up and down once.
+takes the faster, but from a size on, which grows with the ranks, the simple one in any case. A ring sends (p - 1) / p of the buffer
+once (all-gather, reduce-scatter) or twice (all-reduce), an all-to-all the same share straight to its peers; each rank moves its own
+share on the spot. An all-reduce may also happen in the switch (NVLS), which takes the buffer up and down once.
 Own kernels: one-shot, (p - 1) buffers read at once, or two-shot, a reduce-scatter and an all-gather; larger buffers go to NCCL.
 """
 
@@ -145,8 +145,9 @@ def nccl_time(use: Use, bytes_: Array, ranks: Array, bandwidth: Array, p: Mappin
     if "in_switch" in use.menus and use.gpu.nvlink_bandwidth:
         switched = p["in_switch_us"] * MICROSECOND + bytes_ / (bandwidth * p["in_switch_efficiency"])
         simple = np.where(ranks >= use.menus["in_switch"][0], np.minimum(simple, switched), simple)
+    fast = smooth_minimum(fast, simple)
     if direct:
-        return smooth_minimum(fast, simple), wire
+        return fast, wire
     limit = p["switch_MiB"] * MIB * (ranks / 2) ** p["switch_growth"]
     later = 1.0 / (1.0 + (limit / bytes_) ** SHARPNESS)
     return np.exp((1.0 - later) * np.log(fast) + later * np.log(simple)), wire
