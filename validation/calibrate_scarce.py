@@ -1,6 +1,6 @@
 """Fitting ops whose tables are small (collectives): few rows for each fit, well spread, and intervals without rows of their own.
 
-Formats that an op does not tell apart share a fit, and so do profiles of one pool (the rings of NCCL), which differ in menus alone. The
+The formats of a kernel share a fit, and so do profiles of one pool (the rings of NCCL), which differ in menus alone. The
 rows of a kernel on an architecture are sorted by size and cut into as many cells as rows may be used; each cell gives the row with the
 lowest hash. Intervals come from the same rows: what the fit leaves of them, and what it leaves of rows that it has not seen
 (cross-validation), weighed by the share of the family's rows that repeat a drawn shape (in another release or format) and that do not.
