@@ -2,7 +2,8 @@
 
 A kernel of the kind of DeepEP's normal one sends a token once to each rank that holds one of its experts, and needs SMs to fill the
 link; one of the low-latency kind (menu `each: [1]`) sends it once for each expert. Beyond the NVLink domain a token crosses the network
-once for each node (low-latency: for each expert), with one card a GPU.
+once for each node of the at most `node_groups` that routing lets it reach, with one card a GPU, and is passed on there by NVLink
+(low-latency: once for each expert, straight to its rank).
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def all_to_all_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]
     token = sizes["hidden"] * get_format(use.format).activations.bits / 8
     domain = np.minimum(ranks, use.gpu.nvlink_domain if use.gpu.nvlink_bandwidth else use.gpu.gpus_per_node)
     each = "each" in use.menus
-    near = tokens * token * destinations(topk, ranks, domain - 1, each)
+    others = domain - 1 if each else ranks * (domain - 1) / domain  # what came over the network is passed on
+    near = tokens * token * destinations(topk, ranks, others, each)
     link = link_bandwidth(use.gpu)
     rate = link * p["efficiency"]
     sending = np.where(sms > 0, smooth_minimum_rate(np.maximum(sms, 1.0) * p["sm_GBps"] * GB, rate), rate)
@@ -65,7 +67,8 @@ def start_time(use: Use, sizes: Mapping[str, Array], beyond: NDArray[np.bool_], 
     """[n] seconds that no number of tokens spares; `beyond` [n] where ranks lie beyond the domain."""
     fixed = p["fixed_us"] * (p["grace_factor"] if use.gpu.c2c_bandwidth else 1.0)
     counts = p["rank_us"] * (sizes["ranks"] - 1) + p["expert_us"] * sizes["experts"]
-    return (fixed + p["row_us"] * sizes["hidden"] / 1024 + counts + p["network_us"] * beyond) * MICROSECOND
+    start: Array = (fixed + p["row_us"] * sizes["hidden"] / 1024 + counts + p["network_us"] * beyond) * MICROSECOND
+    return start
 
 
 def destinations(topk: Array, groups: Array, others: Array, each: bool) -> Array:
@@ -77,7 +80,8 @@ def destinations(topk: Array, groups: Array, others: Array, each: bool) -> Array
 
 def smooth_minimum_rate(a: Array, b: float) -> Array:
     """[n] the lesser of two rates, rounded off where they are alike."""
-    return (a**-6.0 + b**-6.0) ** (-1.0 / 6.0)
+    lesser: Array = (a**-6.0 + b**-6.0) ** (-1.0 / 6.0)
+    return lesser
 
 
 def _network(use: Use, bytes_: Array, topk: Array, ranks: Array, domain: Array, each: bool, efficiency: float) -> tuple[Array, Array]:
@@ -88,10 +92,17 @@ def _network(use: Use, bytes_: Array, topk: Array, ranks: Array, domain: Array, 
     if use.gpu.network_bandwidth is None:
         raise PerfModelError("ranks beyond the domain need a network", field="links.network", mend="Add links.network to the GPU's file.")
     nodes = ranks / domain
-    sent = np.where(beyond, bytes_ * destinations(topk, nodes, nodes - 1, each), 0.0)
+    groups = nodes if each else np.minimum(nodes, float(use.menus.get("node_groups", (1024,))[0]))
+    sent = np.where(beyond, bytes_ * destinations(topk, groups, groups * (nodes - 1) / nodes, each), 0.0)
     return sent / (use.gpu.network_bandwidth * efficiency), sent / use.gpu.network_bandwidth
 
 
 ALL_TO_ALL = Op(
-    "a2a", ("tokens", "hidden", "topk", "experts", "ranks", "sms"), "tokens", ("each",), PARAMETERS, all_to_all_time, scarce=True
+    "a2a",
+    ("tokens", "hidden", "topk", "experts", "ranks", "sms"),
+    "tokens",
+    ("each", "node_groups"),
+    PARAMETERS,
+    all_to_all_time,
+    scarce=True,
 )
