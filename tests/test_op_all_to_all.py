@@ -66,6 +66,12 @@ def test_beyond_the_domain_a_token_crosses_the_network_once_for_each_node():
         time(1000, 64, gpu="rtx-5090")
 
 
+def test_routing_that_reaches_few_nodes_spares_the_network():
+    few = time(1e6, 64, menus={"node_groups": (4,)}).floor
+    assert few == pytest.approx([1e6 * 7168 * 4 * (1 - 0.75**8) * 7 / 8 / 50e9])  # of 8 nodes it reaches 4, and 1 in 8 is its own
+    assert few < time(1e6, 64).floor
+
+
 def test_no_bundled_prediction_is_under_the_floor():
     for profile in op_profiles(ALL_TO_ALL):
         for fit in profile.fits:
@@ -105,7 +111,7 @@ def test_rows_are_told_in_our_words_and_a_row_of_both_phases_counts_twice(data):
     label = {name: [column[i] for i in range(len(rows))] for name, column in rows.labels.items()}
     assert label["kernel"] == [
         *("deepep-ht-trtllm-combine", "deepep-ll-vllm-dispatch"),
-        *("deepep-normal-dispatch", "deepep-normal-dispatch", "deepep-normal-combine", "deepep-normal-combine"),
+        *("deepep-normal-dispatch", "deepep-internode-dispatch", "deepep-normal-combine", "deepep-internode-combine"),
         *("deepep-ll-dispatch", "deepep-ll-dispatch", "deepep-ll-combine", "deepep-ll-combine"),
     ]
     assert label["format"] == ["bf16", "fp8", "fp8", "fp8", "bf16", "bf16", "fp8", "fp8", "bf16", "bf16"]

@@ -60,9 +60,14 @@ def _deepep(part: Part, kind: str, column: str) -> Iterator[dict[str, Any]]:
         names = {"tokens": "num_token", "hidden": "hidden_size", "topk": "num_topk", "experts": "num_experts"}
         sizes = {ours: table[theirs].to_numpy().astype(np.int64) for ours, theirs in names.items()} | {"ranks": ranks}
         sizes["sms"] = table[f"{phase}_sms"].to_numpy().astype(np.int64) if f"{phase}_sms" in table.column_names else np.zeros_like(ranks)
-        sources, forms = [f"deepep {kind} {phase}"] * len(ranks), [WIRE[phase]] * len(ranks)
+        sources, forms = [f"deepep {_kernel(kind, nodes)} {phase}" for nodes in table["node_num"].to_pylist()], [WIRE[phase]] * len(ranks)
         latency = table[f"{phase}_{column}"].to_numpy() * MICROSECOND
         yield op_block("a2a", part, Labels.of(sources), Labels.of(forms), sizes, latency)
+
+
+def _kernel(kind: str, nodes: int) -> str:
+    """DeepEP's normal kernels are others within a node and between nodes; the low-latency one is the same."""
+    return "internode" if kind == "normal" and nodes > 1 else kind
 
 
 def _table(part: Part) -> Any:
