@@ -96,6 +96,13 @@ def calibrate_ops(
 ) -> list[FittedOp]:
     """A fit for each family of the usable rows that has a profile to start from and rows enough."""
     op, found = get_op(rows.kind), []
+    if op.scarce:
+        from perfmodel.validation.calibrate_scarce import fit_scarce
+
+        for family, fitted in fit_scarce(rows, usable):
+            heard(family, fitted)
+            found += [fitted] if fitted else []
+        return found
     share = hashed_share([rows.sizes[name] for name in op.sizes if name != op.grows])
     for family, index in families(rows, usable).items():
         fitted = None
@@ -109,7 +116,7 @@ def calibrate_ops(
 def refitted_op(profile: OpProfile, fits: list[FittedOp]) -> OpProfile:
     """The profile with these fits in place of its own for their architectures and formats."""
     mine = [fitted for fitted in fits if fitted.family.kernel == profile.id]
-    taken = {(fitted.family.architecture, fitted.family.format) for fitted in mine}
+    taken = {(fitted.family.architecture, form) for fitted in mine for form in fitted.fit.formats}
     rest = []
     for fit in profile.fits:
         for architecture in fit.architectures:

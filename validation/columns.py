@@ -12,7 +12,7 @@ from perfmodel.errors import PerfModelError, did_you_mean
 
 Cell = int | float | str
 Role = Literal["label", "size", "time"]
-Kind = Literal["layer", "grouped-gemm", "gemm", "attention", "quantise", "collectives"]
+Kind = Literal["layer", "grouped-gemm", "gemm", "attention", "quantise", "collectives", "a2a"]
 
 LARGEST_SIZE = 10**9
 
@@ -120,5 +120,6 @@ COLUMNS: Mapping[Kind, tuple[Column, ...]] = {"layer": LAYER_COLUMNS, "grouped-g
 """Of the kinds that a CSV can hold."""
 TOKENS: Mapping[Kind, str] = {
     "layer": "num_tokens", "grouped-gemm": "tokens_per_expert", "gemm": "m", "attention": "length", "quantise": "m", "collectives": "bytes",
+    "a2a": "tokens",
 }  # fmt: skip
 """The column that grows along a series of otherwise equal rows."""

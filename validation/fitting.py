@@ -64,7 +64,8 @@ def _standard_errors(solution: Any, names: Sequence[str], rows: int) -> dict[str
     variance = 2.0 * float(np.mean(solution.fun[:rows] ** 2))
     covariance = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-9) * variance
     seen = np.abs(jacobian).sum(axis=0) > 0
-    return {name: float(np.sqrt(covariance[i, i])) if seen[i] else float("inf") for i, name in enumerate(names)}
+    told = seen & (np.diag(covariance) >= 0)  # below 0 by rounding, where parameters cannot be told apart
+    return {name: float(np.sqrt(covariance[i, i])) if told[i] else float("inf") for i, name in enumerate(names)}
 
 
 def hashed_share(columns: Sequence[Integers]) -> Integers:

@@ -25,7 +25,7 @@ def predict_op_rows(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, I
 
 def predict_ops_by(fits: Sequence[FittedOp]) -> Predict:
     """A predictor with these fits and no other."""
-    found = {(one.family.kernel, one.family.architecture, one.family.format): one.fit for one in fits}
+    found = {(one.family.kernel, one.family.architecture, form): one.fit for one in fits for form in one.fit.formats}
 
     def predict(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
         fit = found.get((labels["kernel"], load_gpu(labels["gpu"]).architecture, labels["format"]))

@@ -178,6 +178,11 @@ class GpuSpec(Strict):
         return _link(self.links.pcie)
 
     @property
+    def c2c_bandwidth(self) -> float | None:
+        """B/s per direction to the CPU that the GPU shares its memory with (Grace); None on other hosts."""
+        return _link(self.links.c2c)
+
+    @property
     def gpus_per_node(self) -> int:
         """GPUs in the usual server."""
         return self.node.gpus_per_node.value

@@ -63,6 +63,9 @@ class Op:
     parameters: Mapping[str, Parameter]
     time: Callable[[Use, Mapping[str, Array], Mapping[str, float]], OpTime]
 
+    scarce: bool = False
+    """Measured in few rows: fits pool the formats, draw single rows and take their intervals from cross-validation."""
+
     def complete(self, parameters: Mapping[str, float]) -> dict[str, float]:
         """All parameters: those given, the others as expected."""
         return {name: parameters.get(name, parameter.expected) for name, parameter in self.parameters.items()}

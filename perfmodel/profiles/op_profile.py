@@ -12,13 +12,16 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from perfmodel.errors import PerfModelError, did_you_mean
-from perfmodel.profiles.profile import Interval, Provenance, TileSize
+from perfmodel.profiles.profile import Interval, Provenance
 from perfmodel.validated import Strict, load_model
 
 FOLDER = Path(__file__).parent / "ops"
 """One YAML a profile; the file's name is its id."""
 
 Regime = Literal["launch", "compute", "memory"]
+
+
+MenuSize = Annotated[int, Field(ge=1, le=2**20)]
 
 
 def _tuple(value: object) -> object:
@@ -30,7 +33,7 @@ class OpFit(Strict):
 
     architectures: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
     formats: Annotated[tuple[str, ...], BeforeValidator(_tuple), Field(min_length=1)]
-    menus: dict[str, Annotated[tuple[TileSize, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=16)]] = Field(
+    menus: dict[str, Annotated[tuple[MenuSize, ...], BeforeValidator(_tuple), Field(min_length=1, max_length=16)]] = Field(
         default_factory=dict
     )
     """Sizes that the library can choose from, by name."""
@@ -50,6 +53,8 @@ class OpProfile(Strict):
     """Id of the op."""
     name: str
     summary: str
+    pool: str | None = None
+    """Profiles of one pool are fitted together: they share parameters and differ in menus."""
     fits: Annotated[tuple[OpFit, ...], BeforeValidator(_tuple), Field(min_length=1)]
 
     def find_fit(self, architecture: str, format_id: str) -> OpFit | None:

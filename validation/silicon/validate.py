@@ -24,12 +24,19 @@ from perfmodel.validation.predicting import Predict, hold
 from perfmodel.validation.predicting_ops import predict_op_rows, predict_ops_by
 from perfmodel.validation.score import Comparison, score
 from perfmodel.validation.score import families as score_by_family
+from perfmodel.validation.silicon.all_to_all import read_all_to_all
+from perfmodel.validation.silicon.collectives import read_collectives
 from perfmodel.validation.silicon.gemm import read_gemm
 from perfmodel.validation.silicon.moe import read_moe
 from perfmodel.validation.silicon.usable import usable_mask
 
 SCHEMA = "perfmodel.validate/1"
-READERS: Mapping[str, Callable[[], Measurements]] = {"moe": read_moe, "gemm": read_gemm}
+READERS: Mapping[str, Callable[[], Measurements]] = {
+    "moe": read_moe,
+    "gemm": read_gemm,
+    "collectives": read_collectives,
+    "a2a": read_all_to_all,
+}
 """What there is a loader and a model for."""
 
 
@@ -155,13 +162,11 @@ def _predict_by(fits: Sequence[Fitted]) -> Predict:
 
 def _used(rows: Measurements) -> int:
     """Rows that the bundled fits were made with, by their provenance, of the families that are there."""
-    used, load, ids = (
-        0,
-        load_profile if rows.kind == "layer" else load_op_profile,
-        profile_ids() if rows.kind == "layer" else op_profile_ids(),
-    )
+    layers = rows.kind == "layer"
+    load, ids = (load_profile, profile_ids()) if layers else (load_op_profile, op_profile_ids())
+    fits = {}
     for family in families(rows, np.ones(len(rows), bool)):
-        if family.kernel in ids:
-            fit = load(family.kernel).find_fit(family.architecture, family.format)
-            used += (fit.provenance.rows or 0) if fit is not None else 0
-    return used
+        fit = load(family.kernel).find_fit(family.architecture, family.format) if family.kernel in ids else None
+        if fit is not None:
+            fits[id(fit)] = fit.provenance.rows or 0  # formats may share a fit
+    return sum(fits.values())
