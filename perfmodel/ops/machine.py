@@ -46,6 +46,8 @@ class Machine:
     """s per token and (expert + 24 top-k)."""
     dequantise: float
     """s per weight on one SM; 0 where the weights need no conversion."""
+    dequantise_overlap: float
+    """Exponent that joins conversion and tensor work; 1 adds them up."""
     in_flight: float
     """Bytes per SM."""
     tiles: TileMenu
@@ -105,5 +107,6 @@ def parameters_si(p: Parameters, dequantises: bool) -> dict[str, Any]:
         "tile_fixed": p.tile_fixed_us * MICROSECOND,
         "routing": p.routing_ps * PS,
         "dequantise": p.dequantise_ps * PS if dequantises else 0.0,
+        "dequantise_overlap": p.dequantise_overlap,
         "in_flight": p.in_flight_KiB * KIB,
     }
