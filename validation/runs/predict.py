@@ -41,12 +41,13 @@ class Predicted:
 
 def predict(cases: Sequence[Case]) -> list[Predicted | None]:
     """The time of each case; None where no profile covers its kernel, format, tile or GPU. Cases of one kernel are asked together."""
-    alike: dict[Case, list[int]] = {}
-    for index, case in enumerate(cases):
-        alike.setdefault(replace(case, **dict.fromkeys(SIZES, 0), hold_s=SUSTAINED_S if _is_held(case) else None), []).append(index)
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for place, case in enumerate(cases):
+        words = (case.gpu, case.kind, case.profile, case.tile, case.format, case.routing, _is_held(case))
+        alike.setdefault(words, []).append(place)
     out: list[Predicted | None] = [None] * len(cases)
-    for index in alike.values():
-        for place, answer in zip(index, _alike([cases[place] for place in index]), strict=True):
+    for places in alike.values():
+        for place, answer in zip(places, _alike([cases[place] for place in places]), strict=True):
             out[place] = answer
     return out
 
@@ -107,7 +108,7 @@ def _gemms(cases: Sequence[Case], gpu: GpuSpec, profile: str) -> list[Predicted]
     first, sizes = cases[0], _columns(cases)
     answer = predict_grouped_gemm(
         gpu, profile, first.format, tile=first.tile, clock="sustained" if _is_held(first) else "burst",
-        **{name: sizes[name] for name in ("experts", "n", "k", "tokens_per_expert")},
+        experts=sizes["experts"], n=sizes["n"], k=sizes["k"], tokens_per_expert=sizes["tokens_per_expert"],
     )  # fmt: skip
     scenario = resolve(gpu, first.format, profile)
     before = quantise_time(sizes["tokens"], sizes["k"], scenario.machine(scenario.profiles[0]))

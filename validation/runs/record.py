@@ -1,4 +1,4 @@
-"""One measurement as a row: what ran, on what, how long, what was counted, and where it comes from. Raw figures; nothing derived but bytes."""
+"""One measurement as a row: what ran, on what, how long, what was counted, and where it comes from. Figures are raw."""
 
 from __future__ import annotations
 
@@ -163,4 +163,4 @@ def _plain(name: str) -> type:
         found += get_args(one)
     if any(isinstance(one, str) for one in found):  # a Literal
         return str
-    return next(one for one in found if one in (bool, int, float, str))
+    return next(kind for kind in (bool, int, float, str) if kind in found)

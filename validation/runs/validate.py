@@ -12,7 +12,7 @@ import numpy as np
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.columns import Kind
 from perfmodel.validation.flags import flag_rows
-from perfmodel.validation.measurements import Floats, Labels, Mask, Measurements
+from perfmodel.validation.measurements import Labels, Mask, Measurements
 from perfmodel.validation.runs.files import committed, read_runs
 from perfmodel.validation.runs.fit import is_fitted
 from perfmodel.validation.runs.predict import Predicted, predict, predict_dram
@@ -164,8 +164,9 @@ def _size_name(kind: Kind, name: str) -> str:
 
 def _unseen(held: Comparison, mask: Mask) -> Comparison:
     """The rows of `mask`."""
-    values: list[Floats] = [getattr(held, name)[mask] for name in ("measured", "predicted", "floor", "low", "high")]
-    return Comparison({name: label.take(mask) for name, label in held.family.items()}, *values, held.flags.take(mask))
+    family = {name: label.take(mask) for name, label in held.family.items()}
+    times = (held.measured[mask], held.predicted[mask], held.floor[mask], held.low[mask], held.high[mask])
+    return Comparison(family, *times, held.flags.take(mask))
 
 
 def _identity(run: Run) -> dict[str, Any]:
