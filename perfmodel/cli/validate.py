@@ -13,9 +13,9 @@ from perfmodel.errors import PerfModelError
 if TYPE_CHECKING:
     from perfmodel.validation.targets import Validation
 
-SILICON = "silicon"
+SILICON, RUNS = "silicon", "runs"
 HELP = """Hold predictions against measurements: the published and measured `tables` that come along, `silicon`, the 3.6 million layers of
-the package aiconfigurator-core (extra `silicon`), or a CSV of your own.
+the package aiconfigurator-core (extra `silicon`), `runs` of our own kernels on real GPUs, or a CSV of your own.
 
 A layer has the columns gpu, kernel, format, num_tokens, hidden, inter, topk, num_experts, tp, ep, routing, latency_us
 (and may have gated, source, launch),
@@ -27,7 +27,7 @@ Example: `perfmodel validate tables` or `perfmodel validate mine.csv --kernel ma
 """
 
 TargetArgument = Annotated[
-    str, typer.Argument(metavar="tables|silicon|FILE.csv", help="The bundled tables, the public measurements, or a CSV of measurements.")
+    str, typer.Argument(metavar="tables|silicon|runs|FILE.csv", help="Bundled tables, public measurements, runs of our kernels, or a CSV.")
 ]
 
 
@@ -48,17 +48,25 @@ def validate(
         str | None, typer.Option("--leave-out-arch", help="Of `silicon`: score an architecture by fits of older ones.")
     ] = None,
     rows: Annotated[Path | None, typer.Option("--rows", help="Of `silicon`: write every row there, as Parquet.")] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Of `runs`: beside those that come along, those of this store of `measure`.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score the rows of `target` and print families, or everything as JSON."""
     from perfmodel.report.validate import print_validation, write_json
 
+    if store is not None and target != RUNS:
+        raise PerfModelError("goes with `runs`", field="--store", value=target, mend="Write perfmodel validate runs.")
     if target == SILICON:
         _silicon(op, gpu, kernel, leave_out_gpu, leave_out_arch, rows, as_json)
         return
     for name, given in (("--op", op != "moe"), ("--leave-out-gpu", leave_out_gpu), ("--leave-out-arch", leave_out_arch), ("--rows", rows)):
         if given:
             raise PerfModelError("goes with `silicon`", field=name, value=target, mend="Write perfmodel validate silicon.")
+    if target == RUNS:
+        _runs(gpu, kernel, store, as_json)
+        return
     outcome = _validation(target, gpu, kernel)
     if as_json:
         write_json(outcome.summary(), outcome.rows())
@@ -92,6 +100,18 @@ def _silicon(
         print_json(outcome.summary())
     else:
         print_families(outcome.summary())
+
+
+def _runs(gpu: str | None, kernel: str | None, store: Path | None, as_json: bool) -> None:
+    from perfmodel.report.runs import print_runs
+    from perfmodel.report.validate import write_json
+    from perfmodel.validation.runs.validate import validate_runs
+
+    outcome = validate_runs(gpu, kernel, store=store)
+    if as_json:
+        write_json(outcome.summary() | {"counter_rows": outcome.counter_rows()}, outcome.rows())
+    else:
+        print_runs(outcome.summary(), outcome.rows(), outcome.counter_rows())
 
 
 def _validation(target: str, gpu: str | None, kernel: str | None) -> Validation:
