@@ -18,6 +18,7 @@ COMMANDS = (
     "formats",
     "profiles",
     "validate",
+    "compare",
     "calibrate",
     "measure",
     "runs",

@@ -11,6 +11,7 @@ from perfmodel.cli.output import JsonOption
 from perfmodel.errors import PerfModelError
 
 if TYPE_CHECKING:
+    from perfmodel.validation.silicon.validate import SiliconValidation
     from perfmodel.validation.targets import Validation
 
 SILICON, RUNS = "silicon", "runs"
@@ -51,6 +52,9 @@ def validate(
     store: Annotated[
         Path | None, typer.Option("--store", help="Of `runs`: beside those that come along, those of this store of `measure`.")
     ] = None,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Of `silicon`: what is wrong in the measurements themselves, by kernel, GPU and source.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score the rows of `target` and print families, or everything as JSON."""
@@ -59,15 +63,17 @@ def validate(
     if store is not None and target != RUNS:
         raise PerfModelError("goes with `runs`", field="--store", value=target, mend="Write perfmodel validate runs.")
     if target == SILICON:
-        _silicon(op, gpu, kernel, leave_out_gpu, leave_out_arch, rows, as_json)
+        _silicon(op, gpu, kernel, leave_out_gpu, leave_out_arch, rows, as_json, checks)
         return
+    if checks:
+        raise PerfModelError("goes with `silicon`", field="--checks", value=target, mend="perfmodel compare shows the checks of others.")
     for name, given in (("--op", op != "moe"), ("--leave-out-gpu", leave_out_gpu), ("--leave-out-arch", leave_out_arch), ("--rows", rows)):
         if given:
             raise PerfModelError("goes with `silicon`", field=name, value=target, mend="Write perfmodel validate silicon.")
     if target == RUNS:
         _runs(gpu, kernel, store, as_json)
         return
-    outcome = _validation(target, gpu, kernel)
+    outcome = validation_of(target, gpu, kernel)
     if as_json:
         write_json(outcome.summary(), outcome.rows())
     else:
@@ -82,6 +88,7 @@ def _silicon(
     leave_out_arch: str | None,
     path: Path | None,
     as_json: bool,
+    checks: bool,
 ) -> None:
     from perfmodel.cli.output import print_json
     from perfmodel.report.validate import print_families
@@ -96,10 +103,24 @@ def _silicon(
     outcome = validate_silicon(op, leave_out_gpu=left, leave_out_arch=leave_out_arch)
     if path is not None:
         outcome.write(path)
-    if as_json:
+    if checks:
+        _checks(outcome, as_json)
+    elif as_json:
         print_json(outcome.summary())
     else:
         print_families(outcome.summary())
+
+
+def _checks(outcome: SiliconValidation, as_json: bool) -> None:
+    from perfmodel.cli.output import print_json
+    from perfmodel.report.compare import print_checks
+    from perfmodel.validation.checks import check_rows
+
+    found = check_rows(outcome.rows, outcome.held.floor).summary()
+    if as_json:
+        print_json({"schema": "perfmodel.checks/1", "target": SILICON} | found)
+    else:
+        print_checks(found)
 
 
 def _runs(gpu: str | None, kernel: str | None, store: Path | None, as_json: bool) -> None:
@@ -114,7 +135,8 @@ def _runs(gpu: str | None, kernel: str | None, store: Path | None, as_json: bool
         print_runs(outcome.summary(), outcome.rows(), outcome.counter_rows())
 
 
-def _validation(target: str, gpu: str | None, kernel: str | None) -> Validation:
+def validation_of(target: str, gpu: str | None, kernel: str | None) -> Validation:
+    """The bundled tables, or a CSV of the user's. Raises PerfModelError."""
     from perfmodel.errors import did_you_mean
     from perfmodel.validation.targets import TABLES, validate_file, validate_tables
 

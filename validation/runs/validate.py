@@ -58,7 +58,7 @@ class RunsValidation:
             "sources": sorted({run.source for run in self.runs} | {run.source for run, _ in self.counted}),
             "devices": sorted({run.device for run in self.runs}),
             "calibration": {"fraction_used": used / max(int(known.sum()), 1), "rows": used},
-            "families": families(_unseen(self.held, ~fitted)),
+            "families": families(part_of(self.held, ~fitted)),
             "overall": score(self.held, ours & ~fitted),
             "fitted": score(self.held, ours & fitted),
             "peers": score(self.held, ~ours),
@@ -78,6 +78,16 @@ class RunsValidation:
                 "flag": self.held.flags[index] or None,
                 "fitted": is_fitted(run),
             }
+
+    def unseen_parts(self) -> list[tuple[Measurements, Comparison]]:
+        """Runs of each kind that no profile was fitted on, as measured rows with their predictions."""
+        unseen = ~(self._fitted & ~np.isnan(self.held.predicted))
+        masks = {kind: unseen & self._kind(kind) for kind in SIZES}
+        return [
+            (measurements(kind, [run for run, there in zip(self.runs, mask, strict=True) if there]), part_of(self.held, mask))
+            for kind, mask in masks.items()
+            if mask.any()
+        ]
 
     def counter_rows(self) -> list[dict[str, Any]]:
         """DRAM bytes counted and predicted, with the time under the profiler left out."""
@@ -162,8 +172,8 @@ def _size_name(kind: Kind, name: str) -> str:
     return {"experts": "num_experts", "tokens": "num_tokens"}.get(name, name) if kind == "layer" else name
 
 
-def _unseen(held: Comparison, mask: Mask) -> Comparison:
-    """The rows of `mask`."""
+def part_of(held: Comparison, mask: Mask) -> Comparison:
+    """The rows of `mask` [n]."""
     family = {name: label.take(mask) for name, label in held.family.items()}
     times = (held.measured[mask], held.predicted[mask], held.floor[mask], held.low[mask], held.high[mask])
     return Comparison(family, *times, held.flags.take(mask))
