@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def measure(
-    suite: Annotated[str, typer.Option("--suite", help="quick (105 points, minutes) or full (every power of two of tokens).")] = "quick",
+    suite: Annotated[str, typer.Option("--suite", help="quick (111 points, minutes) or full (every power of two of tokens).")] = "quick",
     store: StoreOption = Path("perfmodel-runs.duckdb"),
     only: Annotated[str | None, typer.Option("--only", help="Only points whose name holds this text, `layer ours mxfp4` say.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure what is there, too.")] = False,

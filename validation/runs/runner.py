@@ -92,8 +92,8 @@ class GpuRunner:
         import torch
 
         gate_up, down = self._keep(("layer", point.format, point.experts, point.hidden, point.inter), lambda: _layer_weights(point))
-        by_problem = dict(zip(point.problems, chosen, strict=True))
-        layer = MoELayer(gate_up, down, topk=point.topk, max_tokens=point.tokens, tile=lambda problem: by_problem[problem])
+        by_shape = {(problem.n, problem.k): tile for problem, tile in zip(point.problems, chosen, strict=True)}
+        layer = MoELayer(gate_up, down, topk=point.topk, max_tokens=point.tokens, tile=lambda problem: by_shape[problem.n, problem.k])
         inputs = list(_inputs(point))
         outputs: list[Any] = [layer(x, logits) for x, logits in inputs]
 
