@@ -18,13 +18,14 @@ from perfmodel.validation.flags import series_of, spikes_and_dips
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 CHECKS = {
-    "bandwidth": "compulsory bytes over the time are more than the DRAM bandwidth",
+    "bandwidth": "compulsory bytes over the time are more than the DRAM bandwidth, and more than L2 holds",
+    "cached": "faster than the DRAM bandwidth allows, but all its bytes fit in L2, which nobody flushed",
     "flops": "FLOP over the time are more than the peak",
     "spike": "1.5 times both neighbours of its series or more",
     "dip": "1.3 times less than both neighbours, though with more tokens than the one before",
     "repeats": "the same measurement was made again and differs by more than 13 %",
 }
-"""Check -> what it says of a row. Impossible rows are below the floor by one of the first two."""
+"""Check -> what it says of a row. Rows below the floor fail one of the first three."""
 REPEAT = 1.13
 """The 99th percentile of repeated keys in the public data."""
 FAMILY = ("kernel", "gpu", "source")
@@ -63,7 +64,9 @@ def check_rows(rows: Measurements, floor: Floats) -> Checked:
     compute = flops_time(rows)
     spike, dip = spikes_and_dips(series_of(rows), rows.tokens, rows.latency)
     over_peak = below & (compute > rows.latency)
-    return Checked(rows, {"bandwidth": below & ~over_peak, "flops": over_peak, "spike": spike, "dip": dip, "repeats": _unrepeatable(rows)})
+    cached = below & ~over_peak & _fits_cache(rows, floor)
+    impossible = {"bandwidth": below & ~over_peak & ~cached, "cached": cached, "flops": over_peak}
+    return Checked(rows, impossible | {"spike": spike, "dip": dip, "repeats": _unrepeatable(rows)})
 
 
 def flops_time(rows: Measurements) -> Floats:
@@ -93,6 +96,17 @@ def regimes(rows: Measurements, predicted: Floats, floor: Floats) -> tuple[Integ
         found = np.where(compute >= 0.99 * floor, 0, 1)
         found = np.where(predicted > OVERHEAD * floor, 2, found)
     return np.where(np.isnan(predicted), 3, found).astype(np.int64), names
+
+
+def _fits_cache(rows: Measurements, floor: Floats) -> Mask:
+    """[n] whether what must move fits in L2; `floor` is that of rows that memory bounds."""
+    mask = np.zeros(len(rows), bool)
+    gpu = rows.labels["gpu"]
+    for name in gpu.values:
+        spec = load_gpu(name)
+        if spec.l2_capacity is not None:
+            mask |= gpu.where(name) & (floor * spec.dram_bandwidth <= spec.l2_capacity)
+    return mask
 
 
 def _flops(rows: Measurements) -> Floats:

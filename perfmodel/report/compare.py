@@ -44,9 +44,10 @@ def print_checks(checks: Mapping[str, Any], console: Console | None = None) -> N
     failing = [family for family in checks["families"] if family["any"]]
     if not failing:
         return
-    table = _grid(("kernel", "gpu", "source"), ("rows", "any", *names))
+    table = _grid(("family",), ("rows", "any", *names))
     for family in failing[:MOST]:
-        table.add_row(*(Text(family[n]) for n in ("kernel", "gpu", "source")), *(f"{family[n]:,}" for n in ("n", "any", *names)))
+        words = Text(f"{family['kernel']} {family['gpu']}").append(f"\n{family['source']}", style="dim")
+        table.add_row(words, *(f"{family[n]:,}" for n in ("n", "any", *names)))
     console.print(table)
     if len(failing) > MOST:
         console.print(f"and {len(failing) - MOST} families with fewer (--json, or a page, has all)", highlight=False)

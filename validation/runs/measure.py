@@ -195,7 +195,7 @@ def commit_of_checkout() -> str:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True)
+        found = subprocess.check_output(["git", "-C", str(folder), *arguments], stderr=subprocess.DEVNULL, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return found.strip()

@@ -46,11 +46,14 @@ class CounterRunner:
 
     def measure(self, point: Point, chosen: tuple[Tile, ...]) -> Mapping[str, Any]:
         """kernel and counters of one call. Raises MissingRequirementError where reading counters is not allowed."""
-        try:
-            done = subprocess.run(command(self.ncu, self.suite, point.name), capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise PerfModelError(f"took over {LIMIT_S:.0f} s", field=TOOL, value=point.name, mend="Run the command by hand.") from None
-        return read_output(point, done.stdout, done.stderr)
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command(self.ncu, self.suite, point.name), stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                return read_output(point, *process.communicate(timeout=LIMIT_S))
+            except subprocess.TimeoutExpired:
+                raise PerfModelError(f"took over {LIMIT_S:.0f} s", field=TOOL, value=point.name, mend="Run the command by hand.") from None
+            finally:
+                process.kill()
 
 
 def read_output(point: Point, out: str, errors: str) -> dict[str, Any]:

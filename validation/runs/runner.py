@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Said = Callable[[str], None]
+DEVICE = "cuda"
 CHECKED = 256
 """Tokens of a layer that are held against float64."""
 MOST_INPUTS = 16
@@ -39,8 +40,7 @@ class GpuRunner:
 
     def __init__(self) -> None:
         require_gpu()
-        import torch
-
+        torch = _torch()
         self._device = torch.cuda.current_device()
         self.arch = cubins.architecture_of(torch.cuda.get_device_capability(self._device))
         self._sensor = sensor_of(self._device)
@@ -60,12 +60,10 @@ class GpuRunner:
 
     def measure(self, point: Point, chosen: tuple[Tile, ...]) -> Mapping[str, Any]:
         """Time a point and check its result."""
-        import torch
-
         try:
             return self._gemm(point, chosen) if isinstance(point, GemmPoint) else self._layer(point, chosen)
         finally:
-            torch.cuda.empty_cache()
+            _torch().cuda.empty_cache()
 
     def named_calls(self, point: GemmPoint, chosen: tuple[Tile, ...]) -> tuple[str, tuple[Callable[[], None], ...]]:
         """The kernel's name, and functions that enqueue one call of a grouped GEMM, one for each copy of its weights."""
@@ -89,12 +87,10 @@ class GpuRunner:
         return problem, make.torch_scaled_grouped_mm(problem, *dense.fp8)
 
     def _layer(self, point: LayerPoint, chosen: tuple[Tile, ...]) -> Mapping[str, Any]:
-        import torch
-
-        gate_up, down = self._keep(("layer", point.format, point.experts, point.hidden, point.inter), lambda: _layer_weights(point))
+        gate_up, down = self._keep(("layer", point.format, point.experts, point.hidden, point.inter), lambda: _layer_weights(point, DEVICE))
         by_shape = {(problem.n, problem.k): tile for problem, tile in zip(point.problems, chosen, strict=True)}
         layer = MoELayer(gate_up, down, topk=point.topk, max_tokens=point.tokens, tile=lambda problem: by_shape[problem.n, problem.k])
-        inputs = list(_inputs(point))
+        inputs = list(_inputs(point, DEVICE))
         outputs: list[Any] = [layer(x, logits) for x, logits in inputs]
 
         def call(index: int) -> Callable[[], None]:
@@ -110,18 +106,22 @@ class GpuRunner:
         expected = reference.moe_layer(x, reference.route(logits, point.topk), gate_up, down)
         error = reference.relative_error(outputs[0][:CHECKED], expected)
         found = {name: getattr(time, name) for name in FIELDS if hasattr(time, name)}
-        nan = int(torch.isnan(outputs[0]).sum())
+        nan = int(outputs[0].isnan().sum())
         return found | {"kernel": "+".join(layer.kernels(point.tokens)), "rel_err": error if error == error else None, "nan": nan}
 
     def _keep(self, key: tuple[Any, ...], make_it: Callable[[], Any]) -> Any:
         """What was made for `key`, or `make_it()`; only the last one is held."""
         if self._held is None or self._held[0] != key:
-            import torch
-
             self._held = None
-            torch.cuda.empty_cache()
+            _torch().cuda.empty_cache()
             self._held = key, make_it()
         return self._held[1]
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
 
 
 def needed(point: Point, chosen: tuple[Tile, ...], arch: str) -> list[Variant]:
@@ -141,23 +141,23 @@ def _variant(form: str, epilogue: str, arch: str, tile: Tile) -> Variant:
     return tiles.nearest(menu, tile).variant
 
 
-def _layer_weights(point: LayerPoint) -> tuple[Weights, Weights]:
-    gate_up = random_weights(point.format, point.experts, 2 * point.inter, point.hidden, seed=1, device="cuda")
-    return gate_up, random_weights(point.format, point.experts, point.hidden, point.inter, seed=2, device="cuda")
+def _layer_weights(point: LayerPoint, device: str) -> tuple[Weights, Weights]:
+    gate_up = random_weights(point.format, point.experts, 2 * point.inter, point.hidden, seed=1, device=device)
+    return gate_up, random_weights(point.format, point.experts, point.hidden, point.inter, seed=2, device=device)
 
 
-def _inputs(point: LayerPoint) -> Iterator[tuple[Tensor, Tensor]]:
+def _inputs(point: LayerPoint, device: str) -> Iterator[tuple[Tensor, Tensor]]:
     """x and logits of so many calls that the experts of all of them overflow L2; each call's favourites are others."""
     import torch
 
     active = min(point.experts, point.tokens * point.topk)
     size = active * 3 * point.hidden * point.inter // 2
     count = min(max(2, -(-COLD_FACTOR * l2_bytes() // size)), MOST_INPUTS)
-    generator = torch.Generator(device="cuda")
+    generator = torch.Generator(device=device)
     generator.manual_seed(3)
     for index in range(count):
-        x = torch.randn(point.tokens, point.hidden, generator=generator, device="cuda").to(torch.bfloat16)
-        yield x, draw_logits(point, generator, shift=index * active % point.experts, device="cuda")
+        x = torch.randn(point.tokens, point.hidden, generator=generator, device=device).to(torch.bfloat16)
+        yield x, draw_logits(point, generator, shift=index * active % point.experts, device=device)
 
 
 def draw_logits(point: LayerPoint, generator: Any, *, shift: int = 0, device: str = "cpu") -> Tensor:
