@@ -99,7 +99,7 @@ def _run(points: list[Point], suite: str, path: Path, *, again: bool, counters: 
     runner.compile([(one.point, one.tiles) for one in planned], jobs=jobs, note=note)
     chosen = CounterRunner(runner.about, tool, suite) if counters else runner
     store = Store(path, note=note)
-    store.add([])
+    store.check()
     return _with_progress(
         planned, chosen, store, suite=suite, commit=commit or measuring.commit_of_checkout(), again=again, counters=counters
     )

@@ -144,5 +144,6 @@ def validation_of(target: str, gpu: str | None, kernel: str | None) -> Validatio
         return validate_tables(gpu, kernel)
     if not Path(target).exists():
         beside = [str(path) for path in Path().glob("*.csv")]
-        raise PerfModelError("is neither a file nor `tables`", field="TARGET", value=target, mend=did_you_mean(target, [TABLES, *beside]))
+        known = [TABLES, SILICON, RUNS, *beside]
+        raise PerfModelError("is neither a file nor `tables`", field="TARGET", value=target, mend=did_you_mean(target, known))
     return validate_file(target, gpu, kernel)

@@ -49,6 +49,11 @@ class Store:
             connection.execute("COMMIT")
             return added
 
+    def check(self) -> None:
+        """Make the store where there is none. Raises PerfModelError where it cannot be written to or is something else."""
+        with self._open():
+            pass
+
     def runs(self) -> list[Run]:
         """All runs, in the order in which they were measured. Raises PerfModelError where there is no store."""
         rows = self._read(f"SELECT {', '.join(map(_quoted, NAMES))} FROM runs ORDER BY date, run_id, point, key")
