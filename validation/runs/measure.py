@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from perfmodel.errors import PerfModelError
+from perfmodel.errors import MissingRequirementError, PerfModelError
 from perfmodel.kernels import tiles
 from perfmodel.kernels.tiles import Tile
 from perfmodel.units import MICROSECOND
@@ -111,19 +111,13 @@ def measure(
             outcome.there += 1
             heard(one.point, "there", None, "")
             continue
-        try:
-            measured = runner.measure(one.point, one.tiles)
-        except (PerfModelError, RuntimeError) as error:
-            if isinstance(error, PerfModelError) and error.exit_code == 3:
-                raise
+        measured = _measured(one, runner)
+        if isinstance(measured, str):
             failures += 1
-            why = " ".join(str(error).split())[:300]
-            outcome.failed.append((name, why))
-            heard(one.point, "failed", None, why)
+            outcome.failed.append((name, measured))
+            heard(one.point, "failed", None, measured)
             if failures >= MOST_FAILURES:
-                raise PerfModelError(
-                    f"{failures} points failed one after the other, the last: {why}", mend="Mend that; then go on."
-                ) from error
+                raise PerfModelError(f"{failures} points failed one after the other, the last: {measured}", mend="Mend that; then go on.")
             continue
         failures = 0
         run = as_run(one, measured, runner.about, name=name, suite=suite, commit=commit, run_id=outcome.run_id)
@@ -131,6 +125,16 @@ def measure(
         outcome.measured.append(run)
         heard(one.point, "measured", run, "")
     return outcome
+
+
+def _measured(one: Planned, runner: Runner) -> Mapping[str, Any] | str:
+    """What the runner measured, or why it could not. What is missing on the machine is raised."""
+    try:
+        return runner.measure(one.point, one.tiles)
+    except MissingRequirementError:
+        raise
+    except (PerfModelError, RuntimeError) as error:
+        return " ".join(str(error).split())[:300]
 
 
 def as_run(
