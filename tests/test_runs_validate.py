@@ -57,6 +57,12 @@ def test_a_row_faster_than_physics_is_flagged():
     assert (found["scored"], found["flagged_by"]) == (1, {"below-floor": 1})
 
 
+def test_times_of_wrong_results_are_no_measurements():
+    wrong = [a_run(1, rel_err=0.5), a_run(2, nan=3), a_run(3, rel_err=0.002, nan=0)]
+    assert [run.wrong for run in wrong] == [True, True, False]
+    assert hold_runs(wrong).summary()["overall"]["n"] == 1
+
+
 def test_kernels_and_tiles_without_a_profile():
     cases = [a_run(kernel=kernel, profile=profile, format=form, gpu=gpu).case for kernel, profile, form, gpu in (
         ("numba-wgmma-mxfp4-w4a16-n96", "numba-wgmma", "mxfp4-w4a16", "h200"),

@@ -17,6 +17,8 @@ from perfmodel.validation.runs.kernels import named
 RunKind = Literal["grouped-gemm", "layer"]
 
 
+MOST_ERROR = 0.01
+"""||y - ref|| / ||ref|| beyond which a kernel is wrong."""
 DERIVED = {"source", "gpu", "profile", "flop", "bytes", "predicted_us", "predicted_low_us", "predicted_high_us", "predicted_dram_bytes"}
 """Fields that say nothing of what was measured: they do not make a row another one."""
 
@@ -112,6 +114,11 @@ class Run(Strict):
             self.gpu, self.kind, self.profile, named(self.kernel).tile, self.format, self.experts, self.tokens, self.n or 0, self.k or 0,
             self.tokens_per_expert or 0, self.topk or 0, self.hidden or 0, self.inter or 0, self.routing, self.hold_s,
         )  # fmt: skip
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the timed kernel computed something else than it should: rounding explains 0.3 %."""
+        return bool(self.nan) or (self.us is not None and self.rel_err is not None and self.rel_err > MOST_ERROR)
 
     @property
     def dram_bytes(self) -> float | None:

@@ -113,8 +113,8 @@ def validate_runs(gpu: str | None = None, kernel: str | None = None, *, store: P
 
 
 def hold_runs(runs: Sequence[Run]) -> RunsValidation:
-    """Every timed run with its prediction and flag, every counted one with the expected DRAM bytes."""
-    timed = sorted((run for run in runs if run.us is not None and run.gpu is not None), key=lambda run: run.kind)
+    """Every timed run with its prediction and flag, every counted one with the expected DRAM bytes; wrong results are left out."""
+    timed = sorted((run for run in runs if run.us is not None and run.gpu is not None and not run.wrong), key=lambda run: run.kind)
     parts = [_held(kind, [run for run in timed if run.kind == kind]) for kind in sorted(SIZES)]
     counted = [(run, predict_dram(run.case)) for run in runs if run.dram_bytes]
     return RunsValidation(
