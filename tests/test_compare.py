@@ -198,6 +198,7 @@ def test_rows_of_silicon_from_a_file(tmp_path):
     whole = Compared("silicon", [], [one]).result()
     assert found["overall"].pop("flagged_by") == whole["overall"].pop("flagged_by") == {"below-floor": 1}
     assert found["overall"] == pytest.approx(whole["overall"])
+    assert re.search(r"rows of rows.parquet, predicted 20\d\d-", found["data"][-1])
     assert [row["sizes"] for row in found["worst"]] == [row["sizes"] for row in whole["worst"]]
     (tmp_path / "other.parquet").write_bytes(b"x")
     with pytest.raises(PerfModelError, match="no Parquet file"):

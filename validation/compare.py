@@ -161,7 +161,9 @@ def compare_rows(path: Path) -> Compared:
     rows = Measurements(kind, str(path), np.arange(1, len(table) + 1), labels, sizes, us["latency"])
     family = {name: labels[name] for name in FAMILY}
     held = Comparison(family, us["latency"], us["predicted"], us["floor"], us["low"], us["high"], _labels(table["flag"]))
-    return Compared("silicon", [f"rows of {path.name}"], [Part(rows, held)])
+    about = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items()}
+    data = [about.get("about", ""), f"rows of {path.name}, predicted {about.get('predicted', 'at an unknown time')}"]
+    return Compared("silicon", [text for text in data if text], [Part(rows, held)])
 
 
 def _labels(column: Any) -> Labels:

@@ -28,7 +28,7 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 """
 CAPTIONS = {
     "scatter": "Each dot is a row. The dotted lines are 20 % off.",
-    "tokens": "Above 1 the model is too slow. What is further off than 1.5 times lies at the edge.",
+    "tokens": "Above 1 the model is too slow; the line is the median. What is further off than 1.5 times lies at the edge.",
     "regime": "overhead: predicted at over three times its floor; else the higher roof, compute or memory.",
 }
 ERRORS = ("median_ape", "mape", "p90_ape", "bias", "coverage80")

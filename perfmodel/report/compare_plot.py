@@ -26,6 +26,8 @@ INK = "#010203"
 """Of text and axes; a page puts its own colour in its place."""
 WIDE = 1.5
 """Residuals beyond this factor are drawn at the edge."""
+LEAST_OF_A_MEDIAN = 5
+"""Rows."""
 REGIMES = ("overhead", "memory", "compute")
 Points = Mapping[str, Sequence[Any]]
 Draw = Callable[["Axes", Points, Mapping[str, str]], None]
@@ -115,10 +117,14 @@ def scatter(axes: Axes, points: Points, chosen: Mapping[str, str]) -> None:
 
 
 def by_tokens(axes: Axes, points: Points, chosen: Mapping[str, str]) -> None:
-    """Predicted over measured, against tokens."""
+    """Predicted over measured, against tokens; the line is the median near each power of two."""
     tokens = np.array(points["tokens"], float)
     axes.set(xscale="log", xlabel="tokens (of each expert for single GEMMs)", title="Residuals by tokens")
-    _dots(axes, tokens, _ratio(points), points, chosen)
+    ratio = _ratio(points)
+    _dots(axes, tokens, ratio, points, chosen)
+    power = np.round(np.log2(np.maximum(tokens, 1.0)))
+    steps = [step for step in np.unique(power) if (power == step).sum() >= LEAST_OF_A_MEDIAN]
+    axes.plot([2.0**step for step in steps], [np.median(ratio[power == step]) for step in steps], color=INK, lw=2, zorder=3)
     _plain(axes.xaxis)
     _residual_axis(axes)
 
