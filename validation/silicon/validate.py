@@ -73,7 +73,7 @@ class SiliconValidation:
             "about": f"{self.rows.about.title}: {self.rows.about.source}",
             "predicted": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        pq.write_table(pa.table(columns).replace_schema_metadata(made), path)
+        pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
 
 
 def validate_silicon(op: str = "moe", *, leave_out_gpu: Sequence[str] = (), leave_out_arch: str | None = None) -> SiliconValidation:
