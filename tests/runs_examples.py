@@ -1,11 +1,19 @@
 """Runs for tests, and a runner that needs no GPU."""
 
+from perfmodel.validation.runs.points import GemmPoint, LayerPoint
 from perfmodel.validation.runs.record import Run
 
 ABOUT = {
     "device": "NVIDIA H200", "driver": "580.1", "cuda": "13.0", "python": "3.12.3", "date": "2026-11-30T00:00:00+00:00",
     "versions": {"torch": "2.11.0"},
 }  # fmt: skip
+
+POINTS = [
+    GemmPoint("ours", "mxfp4-w4a16", 16, 4096, 7168, 64),
+    GemmPoint("torch", "bf16", 16, 4096, 7168, 64),
+    LayerPoint("mxfp4-w4a16", 32, 4, 2880, 2880, 512),
+    LayerPoint("mxfp4-w4a8", 32, 4, 2880, 2880, 4096, "zipf:1"),
+]
 
 
 def a_run(number=0, **fields):

@@ -6,27 +6,18 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from runs_examples import ABOUT, FakeRunner
+from runs_examples import ABOUT, POINTS, FakeRunner
 
 from perfmodel.cli import main
-from perfmodel.errors import MissingRequirementError, PerfModelError
+from perfmodel.errors import PerfModelError
 from perfmodel.kernels.tiles import Tile
 from perfmodel.validation.runs import measure as measuring
-from perfmodel.validation.runs import ncu
-from perfmodel.validation.runs.counters import add_up, counted, parse_ncu
+from perfmodel.validation.runs.counters import counted
 from perfmodel.validation.runs.measure import active_experts, measure, plan
 from perfmodel.validation.runs.points import GemmPoint, LayerPoint, find_point, runnable, suite_points
 from perfmodel.validation.runs.predict import predict
 from perfmodel.validation.runs.store import Store
-
-POINTS = [
-    GemmPoint("ours", "mxfp4-w4a16", 16, 4096, 7168, 64),
-    GemmPoint("torch", "bf16", 16, 4096, 7168, 64),
-    LayerPoint("mxfp4-w4a16", 32, 4, 2880, 2880, 512),
-    LayerPoint("mxfp4-w4a8", 32, 4, 2880, 2880, 4096, "zipf:1"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -184,64 +175,6 @@ class TestMeasuring:
         assert measuring.commit_of_checkout().startswith("perfmodel ")
 
 
-NCU = """==PROF== Connected to process 1
-==PROF== Profiling "quantise": 0%....100% - 1 pass
-"ID","Process ID","Process Name","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
-"0","1","python","quantise","Command line profiler metrics","dram__bytes_read.sum","byte","1,000"
-"0","1","python","quantise","Command line profiler metrics","gpu__time_duration.sum","ns","100"
-"0","1","python","quantise","Command line profiler metrics","sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active","%","0"
-"1","1","python","gemm","Command line profiler metrics","dram__bytes_read.sum","Kbyte","249,820.160"
-"1","1","python","gemm","Command line profiler metrics","dram__bytes_write.sum","byte","n/a"
-"1","1","python","gemm","Command line profiler metrics","gpu__time_duration.sum","us","0.3"
-"1","1","python","gemm","Command line profiler metrics","sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active","%","80"
-"""
-
-
-class TestCounters:
-    def test_what_ncu_prints(self):
-        first, second = parse_ncu(NCU)
-        assert first["dram__bytes_read.sum"] == 1000
-        assert second["dram__bytes_read.sum"] == pytest.approx(249_820_160)
-        assert "dram__bytes_write.sum" not in second
-
-    def test_the_kernels_of_a_call_as_one(self):
-        whole = add_up(parse_ncu(NCU))
-        assert whole["dram__bytes_read.sum"] == pytest.approx(249_821_160)
-        assert whole["gpu__time_duration.sum"] == pytest.approx(400)
-        assert whole["sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"] == pytest.approx(60)  # 80 % of 300 of 400 ns
-        assert counted(whole)["tensor_pct"] == pytest.approx(60)
-
-    @pytest.mark.parametrize(
-        ("text", "problem"), [("==ERROR== no kernels", "printed no table"), (NCU.replace('"ns"', '"fortnight"'), "a unit")]
-    )
-    def test_other_output(self, text, problem):
-        with pytest.raises(PerfModelError, match=problem):
-            parse_ncu(text)
-
-    def test_it_runs_itself_under_ncu(self, tmp_path, monkeypatch):
-        fake = tmp_path / "ncu"
-        fake.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.write('kernel: numba-x ' + sys.argv[-1] + '\\n')\nprint({NCU!r})\n")
-        fake.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path))
-        runner = ncu.CounterRunner(ABOUT, ncu.find_ncu(), "quick")
-        found = runner.measure(POINTS[0], ())
-        assert found["kernel"] == f"numba-x {POINTS[0].name}"
-        assert found["dram_read_bytes"] == pytest.approx(249_821_160)
-
-    def test_where_counters_cannot_be_read(self, monkeypatch):
-        monkeypatch.setenv("PATH", "")
-        with pytest.raises(MissingRequirementError, match="Nsight Compute"):
-            ncu.find_ncu()
-        with pytest.raises(MissingRequirementError, match="may not read"):
-            ncu.read_output(POINTS[0], "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "")
-        with pytest.raises(PerfModelError, match="did not run the point"):
-            ncu.read_output(POINTS[0], "", "perfmodel: no")
-
-    def test_gemms_are_counted_once(self):
-        held = replace(POINTS[0], hold_s=1.5)
-        assert ncu.countable([POINTS[0], held, *POINTS[1:]]) == POINTS[:2]
-
-
 class TestCommand:
     def run(self, *arguments, cwd=None):
         done = subprocess.run(
@@ -298,90 +231,3 @@ class TestCommand:
         assert json.loads(self.run("runs", "import", str(out), *store, "--json").stdout)["files"][0]["new"] == 0
         assert "must end in" in self.run("runs", "export", "x.txt", *store).stderr
         assert "no such run" in self.run("runs", "export", str(out), "--run", "x", *store).stderr
-
-
-def test_logits_route_as_the_point_says():
-    torch = pytest.importorskip("torch")
-    from perfmodel.validation.runs.runner import draw_logits
-
-    def counts(routing, shift=0, tokens=64):
-        generator = torch.Generator()
-        generator.manual_seed(0)
-        logits = draw_logits(LayerPoint("mxfp4-w4a16", 32, 4, 256, 256, tokens, routing), generator, shift=shift)
-        experts = logits.topk(4, -1).indices
-        return np.bincount(experts.flatten().numpy(), minlength=32)
-
-    assert counts("balanced").tolist() == [8] * 32
-    assert counts("balanced", shift=4, tokens=1).nonzero()[0].tolist() == [4, 5, 6, 7]
-    skewed = counts("zipf:1", tokens=2048)
-    assert skewed[0] > 3 * skewed[-1] > 0
-    assert skewed.sum() == 4 * 2048
-    assert counts("zipf:1", shift=5, tokens=2048).argmax() == 5
-    assert counts("uniform", tokens=2048).min() > 0.7 * 256
-    with pytest.raises(PerfModelError, match="cannot be drawn"):
-        counts("powerlaw:1.2")
-
-
-class CpuLayer:
-    """The layer as the reference computes it, on the CPU; asks for its two tiles as `MoELayer` does."""
-
-    def __init__(self, gate_up, down, *, topk, max_tokens, tile):
-        from perfmodel.kernels.tiles import Problem
-
-        self.weights, self.topk, self.form = (gate_up, down), topk, down.format
-        self.tiles = [tile(Problem(w.format, 1, *w.codes.shape[1:], 1.0)) for w in self.weights]
-
-    def __call__(self, x, logits):
-        import torch
-
-        from perfmodel.kernels import reference
-
-        return reference.moe_layer(x, reference.route(logits, self.topk), *self.weights).to(torch.bfloat16)
-
-    def kernels(self, tokens):
-        return tuple(
-            f"numba-{tile.kind}-{self.form}-n{tile.columns}-{e}" for tile, e in zip(self.tiles, ("swiglu", "scatter"), strict=True)
-        )
-
-
-@pytest.mark.parametrize("routing", ["balanced", "zipf:1"])
-def test_the_runner_of_layers_without_a_gpu(monkeypatch, routing):
-    pytest.importorskip("torch")
-    from perfmodel.kernels import timing
-    from perfmodel.validation.runs import runner as running
-
-    called = []
-
-    def capture(calls):
-        called.extend(calls)
-        return calls
-
-    def timed(replays, **options):
-        for call in replays["layer"]:
-            call()  # the replay fills what was poisoned
-        return {"layer": timing.Timing(12.5, 12.0, 13.0, 11.5, options["hold_s"], 1900, 500.0)}
-
-    for name, stand_in in (("DEVICE", "cpu"), ("MoELayer", CpuLayer), ("l2_bytes", lambda: 10_000)):
-        monkeypatch.setattr(running, name, stand_in)
-    monkeypatch.setattr(timing, "capture", capture)
-    monkeypatch.setattr(timing, "measure", timed)
-    gpu = object.__new__(running.GpuRunner)
-    gpu._held, gpu._sensor = None, None
-    point = LayerPoint("mxfp4-w4a16", 8, 2, 64, 32, 3, routing)
-    found = gpu.measure(point, (Tile("wgmma", 16), Tile("decode", 8)))
-    assert found["kernel"] == "numba-wgmma-mxfp4-w4a16-n16-swiglu+numba-decode-mxfp4-w4a16-n8-scatter"
-    assert (found["us"], found["nan"], found["sm_MHz"]) == (12.5, 0, 1900)
-    assert found["rel_err"] < 4e-3  # the result in bf16
-    assert len(called) == 3  # 6 experts hold 18 KB: three calls go over four times L2
-    weights = gpu._held
-    gpu.measure(replace(point, tokens=1), (Tile("wgmma", 16), Tile("decode", 8)))
-    assert gpu._held is weights
-
-
-def test_what_must_be_compiled():
-    from perfmodel.validation.runs.runner import needed
-
-    names = {variant.name for variant in needed(POINTS[3], (Tile("wgmma", 256), Tile("wgmma", 256)), "sm_90a")}
-    assert {"numba-wgmma-mxfp4-w4a8-n256-swiglu", "numba-wgmma-mxfp4-w4a8-n256-scatter", "numba-quantise-e4m3"} <= names
-    assert [v.name for v in needed(POINTS[0], (Tile("wgmma", 64),), "sm_90a")] == ["numba-wgmma-mxfp4-w4a16-n64"]
-    assert needed(POINTS[1], (), "sm_90a") == []
