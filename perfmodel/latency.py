@@ -17,6 +17,7 @@ from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.activation import BF16
 from perfmodel.ops.grouped_gemm import GemmShape, grouped_gemm
+from perfmodel.ops.machine import Machine
 from perfmodel.predict import layer_time
 from perfmodel.profiles import TileMenu
 from perfmodel.scenario import Scenario, layer_rows, resolve
@@ -145,17 +146,22 @@ def predict_grouped_gemm(
     n: ArrayLike,
     k: ArrayLike,
     tokens_per_expert: ArrayLike,
+    tile: int | None = None,
+    clock: str = "burst",
 ) -> Predicted:
     """One grouped GEMM alone, every expert with the same tokens: [T, K] x [K, N] for each of `experts`, seconds.
 
-    Activations are counted in their 16-bit or quantised form, nothing but the GEMM is timed. Raises PerfModelError as `resolve` does.
+    Activations are counted in their 16-bit or quantised form, nothing but the GEMM is timed. `tile`: rows of the tile that runs, where that
+    is known; the kernel's own choice otherwise. Raises PerfModelError as `resolve` does, and for a tile that the kernel does not have.
     """
-    scenario = resolve(gpu, format, kernel)
+    scenario = resolve(gpu, format, kernel, clock=clock)
     count, columns, depth, tokens = _grouped_sizes(experts, n, k, tokens_per_expert)
     load, gemm = _equal_experts(count, columns, depth, tokens)
     best = np.full((4, count.size), np.inf)
     for profile in scenario.profiles:
         machine = scenario.machine(profile)
+        if tile is not None:
+            machine = replace(machine, tiles=machine.tiles.only(tile))
         time = grouped_gemm(load, gemm, machine, ON)
         weights = count * columns * depth * (machine.weight_bytes + machine.scale_bytes)
         moved = weights + count * tokens * (depth * machine.act_bytes + columns * BF16)
@@ -165,6 +171,12 @@ def predict_grouped_gemm(
         found = np.array([latency, floor, *interval(scenario, profile, latency, floor, bound)])
         best = np.where(latency < best[0], found, best)
     return Predicted(*best)
+
+
+def gemm_seconds(machine: Machine, experts: ArrayLike, n: ArrayLike, k: ArrayLike, tokens_per_expert: ArrayLike) -> Array:
+    """Seconds of the grouped GEMM of `predict_grouped_gemm` on a machine that is already built, with the fastest of its tiles."""
+    load, gemm = _equal_experts(*_grouped_sizes(experts, n, k, tokens_per_expert))
+    return grouped_gemm(load, gemm, machine, ON).total
 
 
 def predict_tiles(
@@ -184,12 +196,11 @@ def predict_tiles(
     scenario = resolve(gpu, format, kernel)
     (profile,) = scenario.profiles
     machine = scenario.machine(profile)
-    load, gemm = _equal_experts(*_grouped_sizes(experts, n, k, tokens_per_expert))
     times = {}
     for columns, with_them in machine.tiles.rows_by_columns().items():
         for rows in with_them:
             tile = TileMenu(m=(rows,), n=(columns,), waves=machine.tiles.waves)
-            times[rows, columns] = grouped_gemm(load, gemm, replace(machine, tiles=tile), ON).total
+            times[rows, columns] = gemm_seconds(replace(machine, tiles=tile), experts, n, k, tokens_per_expert)
     return times
 
 

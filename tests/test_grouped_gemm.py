@@ -80,3 +80,15 @@ def test_twice_the_bytes_take_twice_the_time_when_memory_bound(machine):
     weights = np.array([1e9, 2e9])
     one, two = memory_time(weights, np.array([1e4, 1e4]), 256, np.array([7168.0, 7168.0]), lean, ON)
     assert two == pytest.approx(2 * one)
+
+
+def test_conversion_overlaps_as_far_as_the_kernel_lets_it(machine):
+    machine = replace(machine, l2_bandwidth=None, tile_fixed=0.0, dequantise=10e-12)
+    apart, partly, fully = (
+        compute_time(np.array([132.0]), 64, 128, np.array([1000.0]), replace(machine, dequantise_overlap=q), ON)[0]
+        for q in (1.0, 2.0, 64.0)
+    )
+    mma, conversion = 2 * 64 * 128 * 1000 / machine.sm_flops(ON), 128 * 1000 * 10e-12
+    assert apart == pytest.approx(mma + conversion)
+    assert partly == pytest.approx((mma**2 + conversion**2) ** 0.5)
+    assert fully == pytest.approx(max(mma, conversion), rel=0.01)

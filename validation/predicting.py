@@ -37,7 +37,8 @@ def predict_rows(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Inte
 def _predict_gemms(labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
     from perfmodel.latency import predict_grouped_gemm
 
-    answer = predict_grouped_gemm(labels["gpu"], labels["kernel"], labels["format"], **sizes)
+    experts, n, k, tokens = (sizes[name] for name in ("experts", "n", "k", "tokens_per_expert"))
+    answer = predict_grouped_gemm(labels["gpu"], labels["kernel"], labels["format"], experts=experts, n=n, k=k, tokens_per_expert=tokens)
     return np.stack([answer.latency, answer.floor, answer.low, answer.high])
 
 

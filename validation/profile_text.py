@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from perfmodel.errors import PerfModelError
-from perfmodel.profiles import Fit, Interval, Profile, TileMenu
+from perfmodel.profiles import Fit, Interval, Parameters, Profile, TileMenu
 from perfmodel.profiles.op_profile import OpFit, OpProfile
 
 WIDTH = 138
@@ -27,7 +27,7 @@ def _fit(fit: Fit | OpFit) -> Iterator[str]:
     elif fit.menus:
         menus = [f"{name}: [{', '.join(map(str, menu))}]" for name, menu in fit.menus.items()]
         yield f"    menus: {{{', '.join(menus)}}}"
-    values = fit.parameters.model_dump(exclude_none=True) if isinstance(fit, Fit) else fit.parameters
+    values = _parameters(fit.parameters) if isinstance(fit, Fit) else fit.parameters
     if values:
         yield "    parameters:"
         yield from _wrapped("      {", [f"{name}: {_number(value)}" for name, value in values.items()], "}")
@@ -40,12 +40,18 @@ def _fit(fit: Fit | OpFit) -> Iterator[str]:
         yield f"      {name}: {value if name in ('status', 'rows') else _quoted(str(value))}"
 
 
+def _parameters(parameters: Parameters) -> Mapping[str, float]:
+    """All but those that are what they would be if they were not there."""
+    fields = Parameters.model_fields
+    return {name: value for name, value in parameters.model_dump().items() if value != fields[name].default}
+
+
 def _tiles(tiles: TileMenu) -> Iterator[str]:
     yield f"m: [{', '.join(map(str, tiles.m))}]"
     yield f"n: [{', '.join(map(str, tiles.n))}]"
     if tiles.paired:
         yield "paired: true"
-    for name in ("waves", "select"):
+    for name in ("waves", "select", "order"):
         if getattr(tiles, name) != TileMenu.model_fields[name].default:
             yield f"{name}: {getattr(tiles, name)}"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from perfmodel.errors import PerfModelError
 from perfmodel.files import read_text
-from perfmodel.hardware import load_gpu
+from perfmodel.hardware import GpuSpec, load_gpu
 from perfmodel.kernels import tiles
 from perfmodel.kernels.tiles import Problem, Tile
 from perfmodel.latency import predict_tiles
@@ -51,7 +51,7 @@ class Choice:
         return self.chosen.measured / self.best.measured - 1
 
 
-def predicted_tiles(gpu: str, problem: Problem) -> list[TileTime]:
+def predicted_tiles(gpu: str | GpuSpec, problem: Problem) -> list[TileTime]:
     """Every tile of our kernels that takes the format, the fastest first. Raises PerfModelError where none does."""
     found = []
     for profile in profiles():
@@ -68,28 +68,34 @@ def predicted_tiles(gpu: str, problem: Problem) -> list[TileTime]:
         kind = profile.id.removeprefix(OURS)
         found += [TileTime(Tile(kind, m), n, float(time[0])) for (m, n), time in times.items()]  # type: ignore[arg-type]
     if not found:
-        raise PerfModelError(f"no kernel of ours has a profile for it on {gpu}", field="format", value=problem.format)
+        raise PerfModelError(f"no kernel of ours has a profile for it on {getattr(gpu, 'id', gpu)}", field="format", value=problem.format)
     return sorted(found, key=lambda time: time.predicted)
 
 
-def choose_tile(gpu: str, problem: Problem) -> Tile:
+def choose_tile(gpu: str | GpuSpec, problem: Problem) -> Tile:
     """The tile that the model expects to be fastest. Raises PerfModelError as `predicted_tiles`."""
     return predicted_tiles(gpu, problem)[0].tile
 
 
 def chooser(gpu: str) -> Callable[[Problem], Tile]:
     """For `MoELayer(tile=chooser("h200"))`: the model's choice, and the table of `tiles` where no profile of ours covers a format."""
-    arch = "sm_90a" if load_gpu(gpu).architecture == "hopper" else "sm_80"
+    spec = load_gpu(gpu)
+    arch = "sm_90a" if spec.architecture == "hopper" else "sm_80"
 
     def choose(problem: Problem) -> Tile:
         try:
-            return choose_tile(gpu, problem)
+            return choose_tile(spec, problem)
         except PerfModelError as error:
             if error.field != "format":
                 raise
             return tiles.tile_for(problem.tokens, arch)
 
     return choose
+
+
+def arch_of(gpu: str) -> str:
+    """The architecture of our kernels that runs on a GPU of the catalogue."""
+    return "sm_90a" if load_gpu(gpu).architecture == "hopper" else "sm_80"
 
 
 def choices(gpu: str, path: str | Path) -> list[Choice]:

@@ -9,7 +9,22 @@ from typing import Annotated
 
 import typer
 
-COMMANDS = ("gap", "predict", "gpus", "spec", "models", "formats", "profiles", "validate", "calibrate", "bench", "kernels")
+COMMANDS = (
+    "gap",
+    "predict",
+    "gpus",
+    "spec",
+    "models",
+    "formats",
+    "profiles",
+    "validate",
+    "compare",
+    "calibrate",
+    "measure",
+    "runs",
+    "bench",
+    "kernels",
+)
 """Modules of this folder, in the order of `--help`; each has `register(app)`. They import what is heavy inside their functions."""
 
 HELP = "Where the FLOPS of a Mixture-of-Experts layer go, microsecond by microsecond, and what would change it."

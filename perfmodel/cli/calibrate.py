@@ -14,6 +14,7 @@ from perfmodel.files import read_text, write_atomic
 if TYPE_CHECKING:
     from perfmodel.validation.calibrate import Family, Fitted
     from perfmodel.validation.calibrate_ops import FittedOp
+    from perfmodel.validation.runs.fit import FittedRuns
 
 HELP = """Fit the kernel profiles to the public measurements (extra `silicon`), at most 5 % of the rows, chosen by a hash of their shape.
 
@@ -30,11 +31,14 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     kernel: Annotated[list[str] | None, typer.Option("--kernel", help="Only this profile. Repeatable.")] = None,
-    op: Annotated[str, typer.Option("--op", help="moe, or an op beside it: gemm.")] = "moe",
+    op: Annotated[str, typer.Option("--op", help="moe, an op beside it: gemm; or `runs`: our own kernels, by the committed runs.")] = "moe",
     write: Annotated[bool, typer.Option("--write", help="Write the fits into the profiles' YAML files.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Fit, print and perhaps write."""
+    if op == "runs":
+        _runs(kernel or [], write, json)
+        return
     fits = _layers(kernel or [], write) if op == "moe" else _ops(op, kernel or [], write)
     if json:
         print_json({"schema": "perfmodel.calibrate/1", "fits": [_as_json(fitted) for fitted in fits]})
@@ -69,6 +73,36 @@ def _ops(op: str, kernels: Sequence[str], write: bool) -> Sequence[FittedOp]:
         path = op_profile.FOLDER / f"{name}.yaml"
         _write(path, profile_text(refitted_op(op_profile.load_op_profile(name), fits), read_text(path)))
     return fits
+
+
+def _runs(kernels: Sequence[str], write: bool, json: bool) -> None:
+    from perfmodel.profiles import load_profile, profile
+    from perfmodel.validation.profile_text import profile_text
+    from perfmodel.validation.runs.fit import fit_runs, refitted
+
+    for name in kernels:
+        load_profile(name)
+    fits = fit_runs(kernels)
+    for fitted in fits:
+        note(f"{fitted.profile} {fitted.format}: {fitted.rows} rows, {fitted.fit.provenance.source.partition('; ')[2]}")
+    for name in sorted({fitted.profile for fitted in fits}) if write else ():
+        path = profile.FOLDER / f"{name}.yaml"
+        _write(path, profile_text(refitted(load_profile(name), fits), read_text(path)))
+    if json:
+        print_json({"schema": "perfmodel.calibrate/1", "fits": [_run_json(fitted) for fitted in fits]})
+
+
+def _run_json(fitted: FittedRuns) -> dict[str, object]:
+    errors = {name: value if value != float("inf") else None for name, value in fitted.errors.items()}
+    return {
+        "kernel": fitted.profile,
+        "architecture": fitted.fit.architectures[0],
+        "format": fitted.format,
+        "rows": fitted.rows,
+        "parameters": dict(fitted.fit.parameters),
+        "standard_errors_of_logarithms": errors,
+        "interval": fitted.fit.interval.model_dump(),
+    }
 
 
 def _heard(family: Family, fitted: Fitted | FittedOp | None) -> None:

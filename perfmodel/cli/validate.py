@@ -11,11 +11,12 @@ from perfmodel.cli.output import JsonOption
 from perfmodel.errors import PerfModelError
 
 if TYPE_CHECKING:
+    from perfmodel.validation.silicon.validate import SiliconValidation
     from perfmodel.validation.targets import Validation
 
-SILICON = "silicon"
+SILICON, RUNS = "silicon", "runs"
 HELP = """Hold predictions against measurements: the published and measured `tables` that come along, `silicon`, the 3.6 million layers of
-the package aiconfigurator-core (extra `silicon`), or a CSV of your own.
+the package aiconfigurator-core (extra `silicon`), `runs` of our own kernels on real GPUs, or a CSV of your own.
 
 A layer has the columns gpu, kernel, format, num_tokens, hidden, inter, topk, num_experts, tp, ep, routing, latency_us
 (and may have gated, source, launch),
@@ -27,7 +28,7 @@ Example: `perfmodel validate tables` or `perfmodel validate mine.csv --kernel ma
 """
 
 TargetArgument = Annotated[
-    str, typer.Argument(metavar="tables|silicon|FILE.csv", help="The bundled tables, the public measurements, or a CSV of measurements.")
+    str, typer.Argument(metavar="tables|silicon|runs|FILE.csv", help="Bundled tables, public measurements, runs of our kernels, or a CSV.")
 ]
 
 
@@ -48,18 +49,31 @@ def validate(
         str | None, typer.Option("--leave-out-arch", help="Of `silicon`: score an architecture by fits of older ones.")
     ] = None,
     rows: Annotated[Path | None, typer.Option("--rows", help="Of `silicon`: write every row there, as Parquet.")] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Of `runs`: beside those that come along, those of this store of `measure`.")
+    ] = None,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Of `silicon`: what is wrong in the measurements themselves, by kernel, GPU and source.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score the rows of `target` and print families, or everything as JSON."""
     from perfmodel.report.validate import print_validation, write_json
 
+    if store is not None and target != RUNS:
+        raise PerfModelError("goes with `runs`", field="--store", value=target, mend="Write perfmodel validate runs.")
     if target == SILICON:
-        _silicon(op, gpu, kernel, leave_out_gpu, leave_out_arch, rows, as_json)
+        _silicon(op, gpu, kernel, leave_out_gpu, leave_out_arch, rows, as_json, checks)
         return
+    if checks:
+        raise PerfModelError("goes with `silicon`", field="--checks", value=target, mend="perfmodel compare shows the checks of others.")
     for name, given in (("--op", op != "moe"), ("--leave-out-gpu", leave_out_gpu), ("--leave-out-arch", leave_out_arch), ("--rows", rows)):
         if given:
             raise PerfModelError("goes with `silicon`", field=name, value=target, mend="Write perfmodel validate silicon.")
-    outcome = _validation(target, gpu, kernel)
+    if target == RUNS:
+        _runs(gpu, kernel, store, as_json)
+        return
+    outcome = validation_of(target, gpu, kernel)
     if as_json:
         write_json(outcome.summary(), outcome.rows())
     else:
@@ -74,6 +88,7 @@ def _silicon(
     leave_out_arch: str | None,
     path: Path | None,
     as_json: bool,
+    checks: bool,
 ) -> None:
     from perfmodel.cli.output import print_json
     from perfmodel.report.validate import print_families
@@ -88,13 +103,40 @@ def _silicon(
     outcome = validate_silicon(op, leave_out_gpu=left, leave_out_arch=leave_out_arch)
     if path is not None:
         outcome.write(path)
-    if as_json:
+    if checks:
+        _checks(outcome, as_json)
+    elif as_json:
         print_json(outcome.summary())
     else:
         print_families(outcome.summary())
 
 
-def _validation(target: str, gpu: str | None, kernel: str | None) -> Validation:
+def _checks(outcome: SiliconValidation, as_json: bool) -> None:
+    from perfmodel.cli.output import print_json
+    from perfmodel.report.compare import print_checks
+    from perfmodel.validation.checks import check_rows
+
+    found = check_rows(outcome.rows, outcome.held.floor).summary()
+    if as_json:
+        print_json({"schema": "perfmodel.checks/1", "target": SILICON} | found)
+    else:
+        print_checks(found)
+
+
+def _runs(gpu: str | None, kernel: str | None, store: Path | None, as_json: bool) -> None:
+    from perfmodel.report.runs import print_runs
+    from perfmodel.report.validate import write_json
+    from perfmodel.validation.runs.validate import validate_runs
+
+    outcome = validate_runs(gpu, kernel, store=store)
+    if as_json:
+        write_json(outcome.summary() | {"counter_rows": outcome.counter_rows()}, outcome.rows())
+    else:
+        print_runs(outcome.summary(), outcome.rows(), outcome.counter_rows())
+
+
+def validation_of(target: str, gpu: str | None, kernel: str | None) -> Validation:
+    """The bundled tables, or a CSV of the user's. Raises PerfModelError."""
     from perfmodel.errors import did_you_mean
     from perfmodel.validation.targets import TABLES, validate_file, validate_tables
 
@@ -102,5 +144,6 @@ def _validation(target: str, gpu: str | None, kernel: str | None) -> Validation:
         return validate_tables(gpu, kernel)
     if not Path(target).exists():
         beside = [str(path) for path in Path().glob("*.csv")]
-        raise PerfModelError("is neither a file nor `tables`", field="TARGET", value=target, mend=did_you_mean(target, [TABLES, *beside]))
+        known = [TABLES, SILICON, RUNS, *beside]
+        raise PerfModelError("is neither a file nor `tables`", field="TARGET", value=target, mend=did_you_mean(target, known))
     return validate_file(target, gpu, kernel)

@@ -74,8 +74,9 @@ def _joined(compute: Array, memory: Array, machine: Machine, on: Causes) -> Gemm
 def compute_time(tiles: Array, m: int, n: int, k: Array, machine: Machine, on: Causes) -> Array:
     """Seconds for `tiles` tiles of m x n x k over the SMs.
 
-    The slower of waves x MMA (2 m n k FLOP at one SM's rate) and both operands of all tiles through L2, then waves x (fixed time of a
-    tile + dequantisation of its n k weights). An SM that waits for L2 leaves its share to the others, so L2 counts tiles, not waves.
+    The slower of waves x MMA (2 m n k FLOP at one SM's rate) and both operands of all tiles through L2, joined with the dequantisation of a
+    tile's n k weights as far as the kernel overlaps the two, and waves x fixed time of a tile. An SM that waits for L2 leaves its share to
+    the others, so L2 counts tiles, not waves.
     """
     waves = tiles / machine.sm_count
     if on.scheduling and machine.tiles.waves == "whole":
@@ -85,8 +86,13 @@ def compute_time(tiles: Array, m: int, n: int, k: Array, machine: Machine, on: C
         operands = m * machine.act_bytes + n * (machine.weight_bytes + machine.scale_bytes)
         time = np.maximum(time, tiles * k * (operands / (machine.l2_efficiency * machine.l2_bandwidth)))
     if on.quantise and machine.dequantise:
-        time = time + waves * k * (n * machine.dequantise)
+        time = _with_conversion(time, waves * k * (n * machine.dequantise), machine.dequantise_overlap)
     return time + waves * machine.tile_fixed if on.scheduling else time
+
+
+def _with_conversion(time: Array, conversion: Array, overlap: float) -> Array:
+    """Tensor work with the conversion of weights: one after the other at an `overlap` of 1, side by side where it is large."""
+    return time + conversion if overlap == 1.0 else smooth_maximum(time, conversion, overlap)
 
 
 def memory_time(weights: Array, strips: Array, n: int, k: Array, machine: Machine, on: Causes) -> Array:

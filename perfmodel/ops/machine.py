@@ -51,6 +51,8 @@ class Machine:
     """s per doubling of the tokens."""
     dequantise: float
     """s per weight on one SM; 0 where the weights need no conversion."""
+    dequantise_overlap: float
+    """Exponent that joins conversion and tensor work; 1 adds them up."""
     in_flight: float
     """Bytes per strip of columns."""
     sm_in_flight: float
@@ -116,5 +118,6 @@ def parameters_si(p: Parameters, dequantises: bool) -> dict[str, Any]:
         "expert": p.expert_ns * NS,
         "sort": p.sort_us * MICROSECOND,
         "dequantise": p.dequantise_ps * PS if dequantises else 0.0,
+        "dequantise_overlap": p.dequantise_overlap,
         "in_flight": p.in_flight_KiB * KIB,
     }

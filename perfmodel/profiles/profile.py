@@ -55,6 +55,8 @@ class TileMenu(Strict):
     """Whether an SM takes whole tiles, or equal stretches of all tiles laid end to end, cut along K where it falls (Marlin, stream-K)."""
     select: Literal["best", "half-of-mean", "mean", "marlin", "sglang-triton", "vllm-triton"] = "best"
     """How the library chooses m: the fastest (an autotuner), or its own rule of the tokens per expert (ops/tile_rules.py)."""
+    order: Literal["tokens", "weights"] = "tokens"
+    """Which tiles follow each other: all columns of the same tokens, or all tokens of the same weights (ops/dram.py)."""
 
     @model_validator(mode="after")
     def _pairs_match(self) -> TileMenu:
@@ -67,6 +69,15 @@ class TileMenu(Strict):
         if not self.paired:
             return dict.fromkeys(self.n, self.m)
         return {n: tuple(m for m, other in zip(self.m, self.n, strict=True) if other == n) for n in self.n}
+
+    def only(self, rows: int) -> TileMenu:
+        """The tiles of so many rows. Raises PerfModelError where there is none."""
+        columns = tuple(n for n, with_n in self.rows_by_columns().items() if rows in with_n)
+        if not columns:
+            raise PerfModelError(
+                "the kernel has no such tile", field="tile", value=rows, mend=f"It has {', '.join(map(str, self.m))} rows."
+            )
+        return self.model_copy(update={"m": (rows,), "n": columns, "paired": False})
 
 
 class Parameters(Strict):
@@ -97,7 +108,9 @@ class Parameters(Strict):
     sort_us: Microseconds = 0.0
     """Each doubling of the tokens in routing and sorting: another step of scans, more blocks to meet [us]."""
     dequantise_ps: Picoseconds = 0.0
-    """Converting one weight on one SM, not hidden behind tensor work [ps]."""
+    """Converting one weight on one SM [ps]; with `dequantise_overlap` 1 what of it tensor work does not hide."""
+    dequantise_overlap: float = Field(default=1.0, ge=1, le=64)
+    """q of (tensor^q + conversion^q)^(1/q): 1 adds them up, a large q has other warps convert while the tensor cores multiply."""
     in_flight_KiB: float = Field(ge=0.1, le=1e5)
     """Weights in flight per strip of columns that a CTA streams: stages of its ring times their size. An SM holds no more than its shared
     memory [KiB]."""

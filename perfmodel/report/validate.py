@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ def print_validation(summary: dict[str, Any], rows: Iterable[dict[str, Any]]) ->
     console = Console()
     for table in summary["tables"]:
         _print_table(console, table)
-    console.print(_family_table(summary))
+    console.print(family_table(summary))
     listed = list(_shown(rows, summary["overall"]["n"]))
     if listed:
         console.print(_row_table(listed, everything=summary["overall"]["n"] <= SHOWN_ROWS))
@@ -50,7 +50,7 @@ def print_families(summary: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(_family_table(summary))
+    console.print(family_table(summary))
     overall, used = summary["overall"], summary["calibration"]
     flagged = ", ".join(f"{count:,} {reason}" for reason, count in overall["flagged_by"].items()) or "none"
     console.print(f"{overall['scored']:,} of {overall['n']:,} rows scored; flagged: {flagged}.", highlight=False)
@@ -74,7 +74,8 @@ def _print_table(console: Console, table: dict[str, Any]) -> None:
     console.print()
 
 
-def _family_table(summary: dict[str, Any]) -> Table:
+def family_table(summary: Mapping[str, Any]) -> Table:
+    """One line a family, and all."""
     from rich.markup import escape
 
     table = _grid("Predicted against measured", ("family",), ("scored", "median", "mean", "p90", "bias", "in 80%"))
@@ -85,8 +86,8 @@ def _family_table(summary: dict[str, Any]) -> Table:
 
 
 def _figures(score: dict[str, Any]) -> list[str]:
-    figures = [_percent(score[name]) for name in ("median_ape", "mape", "p90_ape")]
-    return [f"{score['scored']}/{score['n']}", *figures, _percent(score["bias"], signed=True), _percent(score["coverage80"])]
+    figures = [percent(score[name]) for name in ("median_ape", "mape", "p90_ape")]
+    return [f"{score['scored']}/{score['n']}", *figures, percent(score["bias"], signed=True), percent(score["coverage80"])]
 
 
 def _shown(rows: Iterable[dict[str, Any]], count: int) -> Iterable[dict[str, Any]]:
@@ -106,7 +107,7 @@ def _row_table(rows: Sequence[dict[str, Any]], *, everything: bool) -> Table:
         figures = ["-"] * 3
         if row["predicted_us"] is not None:
             low, high = row["interval_us"]
-            figures = [f"{row['predicted_us']:,.1f}", f"{low:,.1f} - {high:,.1f}", _percent(_error(row), signed=True)]
+            figures = [f"{row['predicted_us']:,.1f}", f"{low:,.1f} - {high:,.1f}", percent(_error(row), signed=True)]
         table.add_row(_describe(row), f"{row['latency_us']:,.1f} us", *figures)
     return table
 
@@ -133,7 +134,8 @@ def _grid(title: str, names: Sequence[str], figures: Sequence[str]) -> Table:
     return table
 
 
-def _percent(value: float | None, *, signed: bool = False) -> str:
+def percent(value: float | None, *, signed: bool = False) -> str:
+    """`12.3%`, or - where there is none."""
     if value is None:
         return "-"
     return f"{value:+.1%}" if signed else f"{value:.1%}"

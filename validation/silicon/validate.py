@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,7 +76,11 @@ class SiliconValidation:
             columns[name] = values / MICROSECOND
         columns |= {"low_us": held.low / MICROSECOND, "high_us": held.high / MICROSECOND}
         columns["flag"] = pa.DictionaryArray.from_arrays(held.flags.codes, list(held.flags.values)).cast(pa.string())
-        pq.write_table(pa.table(columns), path)
+        about = {
+            "about": f"{self.rows.about.title}: {self.rows.about.source}",
+            "predicted": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
 
 
 def validate_silicon(op: str = "moe", *, leave_out_gpu: Sequence[str] = (), leave_out_arch: str | None = None) -> SiliconValidation:

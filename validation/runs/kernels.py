@@ -1,0 +1,61 @@
+"""What the name of a measured kernel says: its profile and the tile that it runs; and what the name of a device says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field
+
+from perfmodel.validated import Strict, load_model
+
+OURS = re.compile(r"(numba-[a-z]+)-.*-n(\d+)(-[a-z]+)?")
+"""Kind, format, tokens of a tile, epilogue."""
+TORCH = {"torch-grouped-mm": "torch-grouped-mm", "torch-scaled-grouped-mm": "torch-grouped-mm"}
+
+
+@dataclass(frozen=True)
+class Named:
+    """A kernel profile, and the rows (tokens) of the tile that runs; None where the library chooses."""
+
+    profile: str | None
+    tile: int | None
+    ours: bool
+
+
+def named(kernel: str) -> Named:
+    """What a kernel's name says. Of a layer, `first+second`, the profile of both and the tile if it is the same."""
+    parts = kernel.split("+")
+    found = [_named(part) for part in parts]
+    first = found[0]
+    profiles, tiles = {one.profile for one in found}, {one.tile for one in found}
+    return Named(first.profile if len(profiles) == 1 else _slower(profiles), first.tile if len(tiles) == 1 else None, first.ours)
+
+
+def _named(kernel: str) -> Named:
+    match = OURS.fullmatch(kernel)
+    if match:
+        return Named(match[1], int(match[2]), True)
+    return Named(TORCH.get(kernel), None, kernel.startswith("numba-"))
+
+
+def _slower(profiles: set[str | None]) -> str | None:
+    """Of a layer whose two GEMMs run on different kernels: wgmma's, for it gathers by a kernel of its own."""
+    return "numba-wgmma" if "numba-wgmma" in profiles else None
+
+
+class _Devices(Strict):
+    devices: dict[str, str | None] = Field(strict=False)
+
+
+@cache
+def _devices() -> dict[str, str | None]:
+    return load_model(_Devices, Path(__file__).parent / "devices.yaml").devices
+
+
+def gpu_of(device: str) -> str | None:
+    """Catalogue id of a device by the driver's name for it; None for one that the catalogue does not have."""
+    return next((gpu for pattern, gpu in _devices().items() if fnmatchcase(device, pattern)), None)
