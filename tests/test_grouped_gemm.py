@@ -13,7 +13,7 @@ from perfmodel.hardware import load_gpu
 from perfmodel.latency import predict_grouped_gemm
 from perfmodel.ops.grouped_gemm import compute_time, memory_time, smooth_maximum
 from perfmodel.ops.machine import build_machine
-from perfmodel.ops.tile_rules import half_of_mean, marlin, sglang_triton
+from perfmodel.ops.tile_rules import half_of_mean, marlin, sglang_triton, vllm_triton
 from perfmodel.profiles import load_profile
 
 
@@ -62,6 +62,8 @@ def test_rules_by_hand():
     assert half_of_mean(column(4, 100, 1000), column(1, 1, 1), column(1, 1, 1), menu).tolist() == [8, 64, 256]
     assert marlin(column(7, 7.2, 14, 100), column(1, 1, 1, 1), column(1, 1, 1, 1), (8, 16, 32, 48, 64)).tolist() == [8, 16, 16, 64]
     assert sglang_triton(column(1, 1), column(64, 64), column(64, 65), (16, 64)).tolist() == [16, 64]
+    tokens = column(32, 33, 96, 97, 512, 513)
+    assert vllm_triton(tokens, tokens, tokens, (16, 32, 64, 128)).tolist() == [16, 32, 32, 64, 64, 128]
 
 
 @settings(deadline=None, max_examples=60)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from perfmodel.errors import PerfModelError
 from perfmodel.workload.placement import add_replicas, place
 from perfmodel.workload.routing import Problem, Routing, busiest_load, parse_routing, touch_probability
-from perfmodel.workload.skewed import powerlaw_counts, scaled_counts, zipf_probability
+from perfmodel.workload.skewed import DRAWS, SEED, powerlaw_counts, scaled_counts, zipf_probability
 
 
 def problem(tokens, experts=256, topk=8, ep=1) -> Problem:
@@ -118,6 +118,31 @@ def test_power_law_counts_sum_up_and_no_expert_sees_a_token_twice(tokens, shape,
     assert counts.sum(-1) == pytest.approx(tokens * shape[1])
     assert counts.min() >= 0
     assert counts.max() <= tokens
+
+
+@pytest.mark.parametrize("case", [(1, 256, 8, 8), (7, 256, 8, 4), (64, 256, 8, 16), (300, 128, 8, 8), (5, 8, 2, 2), (33, 64, 6, 1)])
+def test_the_sum_of_power_law_counts_is_mended_one_pair_at_a_time(case):
+    """The collector's own procedure, step by step, on the same draws."""
+    tokens, experts, topk, ep = case
+    counts = powerlaw_counts(np.array([float(tokens)]), experts, topk, 1.2, ep)[0].reshape(DRAWS, ep, -1)
+    low, high = (1.0, max(0.8 * tokens, 1.0 + 1e-9)) if tokens * topk > experts else (0.01, 2.0)
+    for draw, uniform in enumerate(np.random.default_rng(SEED).random((DRAWS, experts))):
+        drawn = (low**-0.2 + uniform * (high**-0.2 - low**-0.2)) ** -5.0
+        rounded = np.rint(drawn / drawn.sum() * tokens * topk)
+        ranks = np.minimum(rounded, tokens).reshape(ep, -1)
+        in_turn(ranks, int((rounded - np.minimum(rounded, tokens)).sum()), tokens)
+        in_turn(ranks, int(tokens * topk - ranks.sum()), tokens)
+        assert (np.sort(counts[draw]) == np.sort(ranks)).all()
+
+
+def in_turn(ranks, missing, cap):
+    """Add `missing` pairs (or take them away), one to the least loaded expert of each rank in turn (from the most loaded)."""
+    while missing:
+        for rank in ranks:
+            place = rank.argmin() if missing > 0 else rank.argmax()
+            if missing and (rank[place] < cap if missing > 0 else rank[place] > 0):
+                rank[place] += np.sign(missing)
+                missing -= np.sign(missing)
 
 
 def test_skew_makes_the_busiest_rank_busier():

@@ -49,7 +49,7 @@ def test_rows_are_told_in_our_words(data):
     rows = moe.read_moe()
     label = {name: [column[i] for i in range(len(rows))] for name, column in rows.labels.items()}
     assert label["gpu"] == ["b200", "b200", "gb200", "gb200", "h200", "h200"]
-    assert label["kernel"] == ["sglang-triton-0.5.10", "unheard_of", "sglang-triton", "x", "trtllm-cutlass", "trtllm-cutlass"]
+    assert label["kernel"] == ["sglang-triton-0.5.10", "unheard_of", "sglang-triton", "x", "trtllm-cutlass", "trtllm-cutlass-ungated"]
     assert label["format"] == ["fp8-block", "fp8", "bf16", "nvfp4", "bf16", "bf16"]
     assert label["routing"][0] == "powerlaw:1.2"
     assert label["gated"] == ["true"] * 5 + ["false"]
@@ -76,7 +76,7 @@ def test_a_row_below_the_floor_is_not_fitted(data):
     rows, usable = usable_rows()
     assert usable.tolist() == [True, True, True, False, True, True]
     alone, _ = usable_rows(["trtllm-cutlass"])
-    assert len(alone) == 2
+    assert len(alone) == 1
     assert len(rows) == 6
 
 

@@ -32,18 +32,44 @@ def op(layer, name):
 
 
 def test_routing_term_by_hand():
-    machine = replace(build().machine, routing=7e-12)
-    # 64 tokens x (256 + 24 x 8) x 7 ps = 0.2007 us
-    assert routing_time(64 * ONE, 256 * ONE, 8 * ONE, machine)[0] == pytest.approx(64 * 448 * 7e-12)
+    machine = replace(build().machine, routing=7e-12, sort=0.5e-6, expert=10e-9)
+    # 64 tokens x (256 + 24 x 8) x 7 ps = 0.2007 us; six doublings of 0.5 us; 32 local experts of 10 ns
+    expected = 64 * 448 * 7e-12 + 6 * 0.5e-6 + 32 * 10e-9
+    assert routing_time(64 * ONE, 256 * ONE, 8 * ONE, 32 * ONE, machine)[0] == pytest.approx(expected)
+    assert routing_time(ONE, 256 * ONE, 8 * ONE, 32 * ONE, machine)[0] == pytest.approx(448 * 7e-12 + 32 * 10e-9)
+
+
+def test_slots_count_wherever_the_expert_is():
+    stage = build("h200", "bf16", "sglang-triton").machine.stages[-1]
+    assert (stage.rows, stage.width) == ("slots", "hidden")
+    moved = [op(build("h200", "bf16", "sglang-triton", tokens=4096, ep=ep, routing="balanced"), "activations") for ep in (1, 32)]
+    local = [op(build("h200", "bf16", "trtllm-cutlass", tokens=4096, ep=ep, routing="balanced"), "activations") for ep in (1, 32)]
+    assert moved[1] > 0.7 * moved[0]  # all slots of all tokens, on whatever rank their experts are
+    assert local[1] < 0.6 * local[0]
+
+
+def test_a_stage_of_some_formats_is_left_out_of_the_others():
+    names = {form: [stage.name for stage in build("b200", form, "trtllm-gen").machine.stages] for form in ("fp8-block", "nvfp4")}
+    assert "activation launched for every slot" in names["fp8-block"]
+    assert "activation launched for every slot" not in names["nvfp4"]
+
+
+def test_a_layer_without_a_gate_is_driven_by_the_stand_in():
+    scenario = resolve("b200", "nvfp4", "trtllm-cutlass")
+    sizes = {"hidden": 4096, "inter": 2688, "experts": 512, "topk": 22, "tokens": 8, "ep": 1, "tp": 1}
+    for gated, profile in ((True, "trtllm-cutlass"), (False, "trtllm-cutlass-ungated")):
+        rows = layer_rows({name: np.array([value]) for name, value in sizes.items()}, gated=gated)
+        assert [one.id for one in scenario.profiles_for(rows)] == [profile]
+    assert not any(one.ungated_only for one in resolve("b200", "nvfp4", "auto").profiles)
 
 
 def test_stages_of_nvfp4_cutlass_by_hand():
-    machine = replace(build().machine, activation_bandwidth=0.47)
+    machine = replace(build().machine, activation_bandwidth=0.47, token_bandwidth=0.235)
     rows = {"tokens": 64 * ONE, "pairs": 512 * ONE}
     widths = {"hidden": 7168 * ONE, "inter": 2048 * ONE, "up": 4096 * ONE}
     bandwidth = 7.672e12 * 0.47
     # quantise input: one NVFP4 value (0.5625 B) a token and column
-    assert stage_time("quantise", rows, widths, machine)[0] == pytest.approx(64 * 7168 * 0.5625 / bandwidth)
+    assert stage_time("quantise", rows, widths, machine)[0] == pytest.approx(64 * 7168 * 0.5625 / (bandwidth / 2))
     moved = 512 * (7168 * 2 * 0.5625 + 4096 * 2 * 2 + 2048 * 2 * 0.5625 + 7168 * 2 * 2)
     assert stage_time("move", rows, widths, machine)[0] == pytest.approx(moved / bandwidth)
 
@@ -248,4 +274,4 @@ def test_more_sms_are_never_slower(kernel, tokens):
         for n in (100, 148, 200, 301, 445)
     ]
     latencies = [row["latency_us"] for row in times]
-    assert all(b <= a * (1 + 1e-9) for a, b in itertools.pairwise(latencies))
+    assert all(b <= a * (1 + 1e-7) for a, b in itertools.pairwise(latencies))

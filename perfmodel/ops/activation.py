@@ -32,6 +32,6 @@ def stage_time(kind: Kind, rows: dict[str, Array], widths: dict[str, Array], mac
 
 
 def routing_time(tokens: Array, experts: Array, topk: Array, local: Array, machine: Machine) -> Array:
-    """Seconds of top-k and sorting: a step for each doubling of the tokens, work per token and (expert + 24 top-k) and per `local` expert."""
+    """Seconds of top-k and sorting: a step for each doubling of the tokens, tokens x (experts + 24 top-k), and the `local` experts."""
     steps = np.log2(np.maximum(tokens, 1.0))
     return tokens * (experts + 24.0 * topk) * machine.routing + steps * machine.sort + local * machine.expert

@@ -191,7 +191,7 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: in
     """Tokens per expert [n, DRAWS, experts] under the power law of the public measurements.
 
     Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n; then the sum is mended, one
-    pair at a time, the `ep` ranks in turn: to the least loaded expert of the rank, or from the most loaded. Experts of a rank come sorted.
+    pair at a time, the `ep` ranks in turn: to the least loaded expert of the rank, or from the most loaded.
     As _generate_power_law_distribution does in the collector of AIConfigurator (collector/helper.py, Apache-2.0).
     """
     uniform = np.random.default_rng(SEED).random((DRAWS, experts))
@@ -223,14 +223,16 @@ def _raised(counts: Array, more: Array, cap: Array) -> Array:
     size = counts.shape[-1]
     turn = np.arange(counts.shape[-2])
     each = np.floor((more[..., None] - turn + counts.shape[-2] - 1) / counts.shape[-2])  # [n, draws, ranks]
-    rising = np.sort(counts, axis=-1)
+    order = np.argsort(counts, axis=-1, kind="stable")
+    rising = np.take_along_axis(counts, order, axis=-1)
     places = np.arange(1, size + 1)
     cost = places * rising - np.cumsum(rising, axis=-1)  # to raise the lowest j experts to the level of the j-th
     held = np.maximum((cost <= each[..., None]).sum(-1, keepdims=True), 1)
     over = each[..., None] - np.take_along_axis(cost, held - 1, axis=-1)
     level = np.take_along_axis(rising, held - 1, axis=-1) + np.floor(over / held)
     raised = np.where(places <= held, level + (places <= over % held), rising)
-    result: Array = np.maximum(np.minimum(raised, cap), np.minimum(rising, cap))
+    result = np.empty_like(counts)
+    np.put_along_axis(result, order, np.minimum(raised, cap), axis=-1)
     return result
 
 
