@@ -81,6 +81,8 @@ def family_table(summary: Mapping[str, Any]) -> Table:
     table = _grid("Predicted against measured", ("family",), ("scored", "median", "mean", "p90", "bias", "in 80%"))
     for family in summary["families"]:
         table.add_row(escape(f"{family['gpu']} {family['kernel']} {family['format']}"), *_figures(family))
+    for regime in summary.get("regimes", ()):
+        table.add_row(escape(regime["name"]), *_figures(regime), style="italic")
     table.add_row("all", *_figures(summary["overall"]), style="bold")
     return table
 

@@ -29,6 +29,7 @@ from perfmodel.validation.silicon.all_to_all import read_all_to_all
 from perfmodel.validation.silicon.collectives import read_collectives
 from perfmodel.validation.silicon.gemm import read_gemm
 from perfmodel.validation.silicon.moe import read_moe
+from perfmodel.validation.silicon.regimes import score_by_regime
 from perfmodel.validation.silicon.usable import usable_mask
 
 SCHEMA = "perfmodel.validate/1"
@@ -57,6 +58,7 @@ class SiliconValidation:
             "target": "silicon",
             "calibration": {"fraction_used": self.used / self.of, "rows": self.used},
             "families": score_by_family(self.held),
+            "regimes": score_by_regime(self.rows, self.held),
             "overall": score(self.held),
         }
 
