@@ -24,12 +24,13 @@ from perfmodel.validation.predicting import Predict, hold
 from perfmodel.validation.predicting_ops import predict_op_rows, predict_ops_by
 from perfmodel.validation.score import Comparison, score
 from perfmodel.validation.score import families as score_by_family
+from perfmodel.validation.silicon.attention import read_attention
 from perfmodel.validation.silicon.gemm import read_gemm
 from perfmodel.validation.silicon.moe import read_moe
 from perfmodel.validation.silicon.usable import usable_mask
 
 SCHEMA = "perfmodel.validate/1"
-READERS: Mapping[str, Callable[[], Measurements]] = {"moe": read_moe, "gemm": read_gemm}
+READERS: Mapping[str, Callable[[], Measurements]] = {"moe": read_moe, "gemm": read_gemm, "attention": read_attention}
 """What there is a loader and a model for."""
 
 

@@ -1,0 +1,133 @@
+"""What prefill and decode of attention share: sizes, formats, pairs of the mask, bytes, and how fast they come from L2 or DRAM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.hardware import GpuSpec
+from perfmodel.ops.activation import BF16
+from perfmodel.workload.expectation import Array
+
+EXPONENTIALS_PER_CLOCK = {"10.3": 32.0}
+"""Of the special-function units of one SM, by compute capability: Blackwell Ultra doubles them (NVIDIA, "Inside Blackwell Ultra")."""
+USUAL_EXPONENTIALS = 16.0
+"""CUDA programming guide, throughput of native arithmetic instructions, 7.x to 12.0."""
+
+
+@dataclass(frozen=True)
+class AttentionFormat:
+    """Arithmetic type of both products, bytes of an element of Q and of the cache."""
+
+    math: str
+    query_bytes: float
+    cache_bytes: float
+
+
+FORMATS: Mapping[str, AttentionFormat] = {
+    "bf16": AttentionFormat("bf16", BF16, BF16),
+    "bf16-fp8kv": AttentionFormat("bf16", BF16, 1.0),
+    "fp8": AttentionFormat("fp8", BF16, 1.0),
+}
+"""bf16-fp8kv: Q in bf16 over a cache in FP8. Q and the output of `fp8` are bf16 outside the kernel."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes of attention, vectors over rows."""
+
+    batch: Array
+    context: Array
+    """Tokens that the last query sees without a window."""
+    queries: Array
+    """New tokens of each sequence, the last ones of its context."""
+    heads: Array
+    kv_heads: Array
+    key_dim: Array
+    value_dim: Array
+    cache_dim: Array
+    """Elements of the cache for each token and KV head: keys and values, or the latent vector that is both."""
+    window: Array
+    """Keys that a query sees at most, itself included; infinite without a window."""
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, Array], queries: Array) -> Shapes:
+        """Shapes from sizes by name; a window of 0 is none."""
+        names = ("batch", "context", "heads", "kv_heads", "key_dim", "value_dim", "cache_dim")
+        window = np.where(sizes["window"] > 0, sizes["window"], np.inf)
+        return cls(**{name: sizes[name] for name in names}, queries=queries, window=window)
+
+    @property
+    def group(self) -> Array:
+        """Query heads of one KV head."""
+        return self.heads / self.kv_heads
+
+    def seen(self) -> Array:
+        """Keys that some query of a sequence sees."""
+        return np.minimum(self.context, self.window + self.queries - 1)
+
+    def flops(self) -> Array:
+        """FLOPs of both products under the mask: 2 (key + value dims) for each pair."""
+        return self.batch * self.heads * masked_pairs(self.queries, self.context, self.window) * 2.0 * (self.key_dim + self.value_dim)
+
+    def cache_elements(self) -> Array:
+        """Elements of the cache that are read at least once."""
+        return self.batch * self.kv_heads * self.seen() * self.cache_dim
+
+    def query_elements(self) -> Array:
+        """Elements of Q and of the output."""
+        return self.batch * self.queries * self.heads * (self.key_dim + self.value_dim)
+
+
+def masked_pairs(queries: Array, context: Array, window: Array) -> Array:
+    """Pairs of query and key of one sequence and head: query i of the last `queries` sees min(its place, window) keys."""
+    first = context - queries
+    below = np.clip(window - first, 0.0, queries)  # queries whose past is shorter than the window
+    growing = below * first + below * (below + 1.0) / 2.0
+    return growing + np.where(below < queries, (queries - below) * np.where(np.isinf(window), 0.0, window), 0.0)
+
+
+def attention_format(name: str) -> AttentionFormat:
+    """The format with this name. Raises PerfModelError with the nearest."""
+    if name not in FORMATS:
+        raise PerfModelError("attention has no such format", field="format", value=name, mend=did_you_mean(name, FORMATS))
+    return FORMATS[name]
+
+
+def exponential_rate(gpu: GpuSpec) -> float:
+    """exp/s of one SM's special-function units, at the clock of tensor work."""
+    return EXPONENTIALS_PER_CLOCK.get(gpu.compute_capability, USUAL_EXPONENTIALS) * gpu.tensor_peak_clock
+
+
+def wide_efficiency(shapes: Shapes, loss: float) -> Array:
+    """Share of the tensor rate that is left where heads are wider than 128: their accumulators leave room for smaller tiles only."""
+    efficiency: Array = (128.0 / np.maximum(shapes.key_dim, 128.0)) ** loss
+    return efficiency
+
+
+def floor_time(shapes: Shapes, form: AttentionFormat, gpu: GpuSpec) -> Array:
+    """Seconds that physics asks for: FLOPs at the peak, and the bytes that L2 cannot have kept from DRAM.
+
+    A cache in FP8 lets the library compute in FP8 whatever the format of Q.
+    """
+    math = "fp8" if form.cache_bytes < BF16 and "fp8" in gpu.math_types else "bf16"
+    bytes_ = shapes.cache_elements() * form.cache_bytes + shapes.query_elements() * form.query_bytes
+    beyond = np.maximum(bytes_ - (gpu.l2_capacity or 0.0), 0.0)
+    return np.maximum(shapes.flops() / gpu.peak_flops(math), beyond / gpu.dram_bandwidth)
+
+
+L2_CAPACITY_BANDWIDTH = 4.0
+"""L2 over DRAM bandwidth where a GPU's file does not say; 2.0 on H200, 2.7 on A100 and B200, 6 on L40S."""
+FADES = 2.0
+"""Bytes over those that L2 holds at which nothing is left in it: an access pattern that goes round."""
+
+
+def transfer_time(bytes_: Array, gpu: GpuSpec, efficiency: float, l2_efficiency: float, kept: float) -> Array:
+    """Seconds for bytes that are read again and again: from L2 up to `kept` of its capacity, from DRAM where they are twice that."""
+    l2 = (gpu.l2_bandwidth or L2_CAPACITY_BANDWIDTH * gpu.dram_bandwidth) * l2_efficiency
+    share = np.clip((FADES - bytes_ / (kept * (gpu.l2_capacity or 1.0))) / (FADES - 1.0), 0.0, 1.0)
+    dram = gpu.dram_bandwidth * efficiency
+    return bytes_ * (share / max(l2, dram) + (1.0 - share) / dram)
