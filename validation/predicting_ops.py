@@ -20,7 +20,7 @@ def predict_op_rows(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, I
     fit = None
     if labels["kernel"] in op_profile_ids():
         fit = load_op_profile(labels["kernel"]).find_fit(load_gpu(labels["gpu"]).architecture, labels["format"])
-    return _predicted(kind, labels, sizes, fit)
+    return _predicted(labels, sizes, fit)
 
 
 def predict_ops_by(fits: Sequence[FittedOp]) -> Predict:
@@ -29,13 +29,13 @@ def predict_ops_by(fits: Sequence[FittedOp]) -> Predict:
 
     def predict(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
         fit = found.get((labels["kernel"], load_gpu(labels["gpu"]).architecture, labels["format"]))
-        return _predicted(kind, labels, sizes, fit)
+        return _predicted(labels, sizes, fit)
 
     return predict
 
 
-def _predicted(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers], fit: OpFit | None) -> Floats:
+def _predicted(labels: Mapping[str, str], sizes: Mapping[str, Integers], fit: OpFit | None) -> Floats:
     if fit is None:
         return np.full((4, len(next(iter(sizes.values())))), np.nan)
-    op = get_op(kind)
+    op = get_op(load_op_profile(labels["kernel"]).op)
     return predict_op(op, load_gpu(labels["gpu"]), labels["format"], fit, {name: sizes[name].astype(float) for name in op.sizes})

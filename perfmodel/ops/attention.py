@@ -10,6 +10,7 @@ import numpy as np
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.activation import BF16
+from perfmodel.units import MICROSECOND
 from perfmodel.workload.expectation import Array
 
 EXPONENTIALS_PER_CLOCK = {"10.3": 32.0}
@@ -102,6 +103,13 @@ def exponential_rate(gpu: GpuSpec) -> float:
     return EXPONENTIALS_PER_CLOCK.get(gpu.compute_capability, USUAL_EXPONENTIALS) * gpu.tensor_peak_clock
 
 
+def fixed_time(shapes: Shapes, p: Mapping[str, float]) -> Array:
+    """Seconds that neither products nor bytes explain: of the call, of the width of heads, of each sequence, of a window."""
+    windowed = np.isfinite(shapes.window)
+    time: Array = (p["fixed_us"] + p["dim_us"] * shapes.key_dim / 128.0 + p["sequence_us"] * shapes.batch + p["window_us"] * windowed) * MICROSECOND
+    return time
+
+
 def wide_efficiency(shapes: Shapes, loss: float) -> Array:
     """Share of the tensor rate that is left where heads are wider than 128: their accumulators leave room for smaller tiles only."""
     efficiency: Array = (128.0 / np.maximum(shapes.key_dim, 128.0)) ** loss
@@ -119,15 +127,18 @@ def floor_time(shapes: Shapes, form: AttentionFormat, gpu: GpuSpec) -> Array:
     return np.maximum(shapes.flops() / gpu.peak_flops(math), beyond / gpu.dram_bandwidth)
 
 
-L2_CAPACITY_BANDWIDTH = 4.0
+L2_OVER_DRAM = 4.0
 """L2 over DRAM bandwidth where a GPU's file does not say; 2.0 on H200, 2.7 on A100 and B200, 6 on L40S."""
 FADES = 2.0
 """Bytes over those that L2 holds at which nothing is left in it: an access pattern that goes round."""
 
 
-def transfer_time(bytes_: Array, gpu: GpuSpec, efficiency: float, l2_efficiency: float, kept: float) -> Array:
-    """Seconds for bytes that are read again and again: from L2 up to `kept` of its capacity, from DRAM where they are twice that."""
-    l2 = (gpu.l2_bandwidth or L2_CAPACITY_BANDWIDTH * gpu.dram_bandwidth) * l2_efficiency
-    share = np.clip((FADES - bytes_ / (kept * (gpu.l2_capacity or 1.0))) / (FADES - 1.0), 0.0, 1.0)
-    dram = gpu.dram_bandwidth * efficiency
-    return bytes_ * (share / max(l2, dram) + (1.0 - share) / dram)
+def byte_time(working_set: Array, gpu: GpuSpec, p: Mapping[str, float]) -> Array:
+    """Seconds for one byte of a `working_set` [B] that call after call goes through.
+
+    From L2 while it fits into what calls leave of it (`l2_kept`), from DRAM where it is twice that: who goes round finds nothing left.
+    """
+    dram = gpu.dram_bandwidth * p["bandwidth_efficiency"]
+    l2 = max((gpu.l2_bandwidth or L2_OVER_DRAM * gpu.dram_bandwidth) * p["l2_efficiency"], dram)
+    share = np.clip((FADES - working_set / (p["l2_kept"] * (gpu.l2_capacity or 1.0))) / (FADES - 1.0), 0.0, 1.0)
+    return share / l2 + (1.0 - share) / dram
