@@ -129,14 +129,14 @@ def floor_time(shapes: Shapes, form: AttentionFormat, gpu: GpuSpec) -> Array:
 
 L2_OVER_DRAM = 4.0
 """L2 over DRAM bandwidth where a GPU's file does not say; 2.0 on H200, 2.7 on A100 and B200, 6 on L40S."""
-FADES = 2.0
-"""Bytes over those that L2 holds at which nothing is left in it: an access pattern that goes round."""
+FADES = 1.5
+"""Bytes over those that L2 holds at which nothing of them is left in it: who goes round finds what was read last."""
 
 
 def byte_time(working_set: Array, gpu: GpuSpec, p: Mapping[str, float]) -> Array:
     """Seconds for one byte of a `working_set` [B] that call after call goes through.
 
-    From L2 while it fits into what calls leave of it (`l2_kept`), from DRAM where it is twice that: who goes round finds nothing left.
+    From L2 while it fits into what calls leave of it (`l2_kept`), from DRAM where it is FADES times that.
     """
     dram = gpu.dram_bandwidth * p["bandwidth_efficiency"]
     l2 = max((gpu.l2_bandwidth or L2_OVER_DRAM * gpu.dram_bandwidth) * p["l2_efficiency"], dram)

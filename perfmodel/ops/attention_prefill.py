@@ -16,7 +16,7 @@ from perfmodel.ops.activation import BF16
 from perfmodel.ops.attention import Shapes, attention_format, byte_time, exponential_rate, fixed_time, floor_time, wide_efficiency
 from perfmodel.ops.grouped_gemm import smooth_maximum
 from perfmodel.ops.op import Op, OpTime, Parameter, Use
-from perfmodel.units import MICROSECOND
+from perfmodel.units import MICROSECOND, NANOSECOND
 from perfmodel.workload.expectation import Array
 
 PARAMETERS = {
@@ -33,6 +33,7 @@ PARAMETERS = {
     "softmax_exponent": Parameter(3.0, 0.8, 1.0, 20.0, "p that joins products and softmax: 1 adds them up"),
     "query_pass_bytes": Parameter(4.0, 1.5, 0.01, 40.0, "moved before the kernel for each element of Q: rotation, quantisation [B]"),
     "cache_pass_bytes": Parameter(4.0, 1.5, 0.01, 80.0, "moved before the kernel for each new element of K and V: rotation, cache [B]"),
+    "token_ns": Parameter(0.3, 1.5, 0.001, 50.0, "for each new token in the passes before the kernel: a thread block of its own [ns]"),
     "bandwidth_efficiency": Parameter(0.8, 0.2, 0.1, 1.0, "of the DRAM bandwidth"),
     "l2_efficiency": Parameter(0.6, 0.4, 0.05, 1.0, "of the L2 bandwidth, for what stays there from call to call"),
     "l2_kept": Parameter(0.7, 0.4, 0.1, 1.5, "of the L2 capacity that survives from call to call"),
@@ -71,7 +72,7 @@ def prefill_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]) -
     moved = shapes.cache_elements() * form.cache_bytes + shapes.query_elements() * form.query_bytes
     new = shapes.heads * shapes.key_dim * p["query_pass_bytes"] + shapes.kv_heads * shapes.cache_dim * p["cache_pass_bytes"]
     byte = byte_time(moved + tokens * shapes.kv_heads * shapes.cache_dim * BF16, gpu, p)
-    memory, passes = moved * byte, tokens * new * byte
+    memory, passes = moved * byte, tokens * (new * byte + p["token_ns"] * NANOSECOND)
     total = fixed_time(shapes, p) + passes + smooth_maximum(compute, memory, p["overlap_exponent"])
     floor = floor_time(shapes, form, gpu)
     return OpTime(np.maximum(total, floor), floor, compute, memory + passes)
