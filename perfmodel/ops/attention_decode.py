@@ -29,7 +29,7 @@ PARAMETERS = {
     "slots": Parameter(1.0, 0.5, 0.5, 8.0, "parts that are made for each SM"),
     "most_parts": Parameter(64.0, 1.0, 1.0, 1024.0, "of a context"),
     "window_us": Parameter(0.3, 2.0, 0.001, 20.0, "more where there is a window: its own table of pages [us]"),
-    "window_skip": Parameter(0.9, 0.5, 0.01, 1.0, "of the keys outside the window, those that the kernel does not walk over"),
+    "window_waste": Parameter(0.001, 3.0, 1e-6, 1.0, "of the keys outside the window, those that the kernel walks over all the same"),
     "wide_loss": Parameter(0.2, 1.0, 0.001, 3.0, "efficiency falls as (128 / dim) to this power where heads are wider than 128"),
     "compute_efficiency": Parameter(0.5, 0.5, 0.02, 1.0, "of the dense tensor peak, padded tiles counted in full"),
     "exponentials": Parameter(1.5, 0.7, 0.1, 40.0, "softmax of one pair, in exponentials of the special-function units"),
@@ -49,7 +49,7 @@ def decode_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]) ->
     """Seconds of attention of the last token of `batch` sequences of `context` tokens, [n rows]."""
     form, gpu = attention_format(use.format), use.gpu
     shapes = Shapes.of(sizes, np.ones_like(sizes["batch"]))
-    seen = shapes.seen() + (1.0 - p["window_skip"]) * (shapes.context - shapes.seen())
+    seen = shapes.seen() + p["window_waste"] * (shapes.context - shapes.seen())
     moved = shapes.cache_elements() * (seen / shapes.seen()) * form.cache_bytes + shapes.query_elements() * form.query_bytes
     memory = moved * byte_time(moved, gpu, p)
     work = np.full_like(memory, np.inf)

@@ -26,7 +26,7 @@ PARAMETERS = {
     "tile_fixed_us": Parameter(1.0, 1.0, 0.01, 40.0, "prologue and epilogue of a tile [us]"),
     "tail": Parameter(0.3, 1.0, 0.01, 1.0, "of the longest tile, by which SMs end apart"),
     "window_us": Parameter(0.3, 2.0, 0.001, 20.0, "more where there is a window: its own table of pages [us]"),
-    "window_skip": Parameter(0.9, 0.5, 0.01, 1.0, "of the keys outside the window, those that the kernel does not walk over"),
+    "window_waste": Parameter(0.001, 3.0, 1e-6, 1.0, "of the keys outside the window, those that the kernel walks over all the same"),
     "wide_loss": Parameter(0.2, 1.0, 0.001, 3.0, "efficiency falls as (128 / dim) to this power where heads are wider than 128"),
     "compute_efficiency": Parameter(0.7, 0.3, 0.05, 1.0, "of the dense tensor peak, in the main loop"),
     "exponentials": Parameter(1.3, 0.4, 0.2, 20.0, "softmax of one pair, in exponentials of the special-function units"),
@@ -80,7 +80,7 @@ def prefill_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]) -
 
 def _tiles_time(shapes: Shapes, tiling: Tiling, use: Use, p: Mapping[str, float]) -> Array:
     """Seconds for all tiles over the SMs."""
-    keys, longest = walked_keys(shapes, tiling, p["window_skip"])
+    keys, longest = walked_keys(shapes, tiling, p["window_waste"])
     key = _key_time(shapes, tiling.rows, use, p)
     fixed = p["tile_fixed_us"] * MICROSECOND
     mean = shapes.batch * tiling.heads * (tiling.tiles * fixed + keys * key) / use.gpu.sm_count
@@ -88,11 +88,11 @@ def _tiles_time(shapes: Shapes, tiling: Tiling, use: Use, p: Mapping[str, float]
     return np.maximum(last, mean + p["tail"] * last)
 
 
-def walked_keys(shapes: Shapes, tiling: Tiling, skip: float) -> tuple[Array, Array]:
-    """As `tile_keys`, by a kernel that walks over 1 - `skip` of the keys outside the window as well."""
+def walked_keys(shapes: Shapes, tiling: Tiling, waste: float) -> tuple[Array, Array]:
+    """As `tile_keys`, by a kernel that walks over `waste` of the keys outside the window as well."""
     keys, longest = tile_keys(shapes, tiling, shapes.window)
     all_keys, all_longest = tile_keys(shapes, tiling, np.full_like(keys, np.inf))
-    return skip * keys + (1.0 - skip) * all_keys, skip * longest + (1.0 - skip) * all_longest
+    return keys + waste * (all_keys - keys), longest + waste * (all_longest - longest)
 
 
 def tile_keys(shapes: Shapes, tiling: Tiling, window: Array) -> tuple[Array, Array]:

@@ -19,8 +19,8 @@ ABOUT = About(
     source="aiconfigurator-core 0.12.0 (Apache-2.0), systems/data/*/attention and mla, context and generation",
 )
 PREFILL, DECODE = "prefill", "decode"
-WIDE_GROUP = 32
-"""Query heads of one KV head that fit a tile in most decode kernels."""
+GROUPS = (1, 4, 32)
+"""Query heads of one KV head, from class to class: alone, too few for tensor cores in FlashInfer, as many as fit a tile of most kernels."""
 LATENT, ROTARY, NOPE, VALUE = 512, 64, 128, 128
 """Dims of DeepSeek-V3's MLA (config.json: kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim, v_head_dim), which all MLA rows have."""
 
@@ -60,12 +60,12 @@ def _read(part: Part, dtype: str, phase: str, sizes: Callable[[Mapping[str, Inte
 def _named(phase: str, source: Labels, sizes: Sizes) -> Labels:
     """PHASE KERNEL HEADS MASK DIM of each row, "decode fa3 gqa window d128" say: all that libraries choose a kernel by.
 
-    Heads are mha, gqa or wide (more than 32 to a KV head); a prefill of one token is prefill1.
+    Heads are mha, few (up to 4 to a KV head), gqa or wide (more than 32); a prefill of one token is prefill1.
     """
     one = phase.endswith(PREFILL) & (sizes["context"] == 1)
     group = sizes["heads"] // sizes["kv_heads"]
     label = _joined(Labels(one.astype(np.int32), (phase, f"{phase}1")), source, " ")
-    label = _joined(label, Labels(((group > 1).astype(np.int32) + (group > WIDE_GROUP)), ("mha", "gqa", "wide")), " ")
+    label = _joined(label, Labels(np.searchsorted(GROUPS, group).astype(np.int32), ("mha", "few", "gqa", "wide")), " ")
     label = _joined(label, Labels((sizes["window"] > 0).astype(np.int32), ("full", "window")), " ")
     dims, codes = np.unique(sizes["key_dim"], return_inverse=True)
     label = _joined(label, Labels(codes.astype(np.int32), tuple(f"d{dim}" for dim in dims)), " ")
