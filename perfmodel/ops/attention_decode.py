@@ -65,8 +65,9 @@ def _parts_time(shapes: Shapes, seen: Array, tile: float, use: Use, p: Mapping[s
     gpu = use.gpu
     tiles = shapes.batch * shapes.kv_heads * np.ceil(shapes.group / tile)
     block = use.menus.get("tile_k", (KEY_BLOCK,))[0]
-    parts = np.clip(np.minimum(p["slots"] * gpu.sm_count / tiles, seen / p["least_keys"]), 1.0, p["most_parts"])
-    keys = np.maximum(np.ceil(seen / block) * block / parts, block)
+    padded = np.ceil(seen / block) * block
+    parts = np.clip(np.minimum(p["slots"] * gpu.sm_count / tiles, padded / p["least_keys"]), 1.0, p["most_parts"])
+    keys = np.maximum(padded / parts, block)
     rows = np.minimum(shapes.group, tile) * shapes.value_dim / 128.0
     part = (p["tile_fixed_us"] + p["row_us"] * rows) * MICROSECOND + keys * _key_time(shapes, tile, use, p)
     combine = np.minimum(parts - 1.0, 1.0) * p["combine_us"] * MICROSECOND
