@@ -14,8 +14,8 @@ from perfmodel.ops.op import REGIMES, Op, OpTime, Use
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.validation.calibrate import Family, families
-from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, solve
 from perfmodel.validation.columns import TOKENS
+from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 MOST_ROWS = 3000
@@ -64,7 +64,7 @@ class OpBatch:
 def fit_op_family(
     rows: Measurements, index: Integers, share: Integers, family: Family, profile: OpProfile, most: int = MOST_ROWS
 ) -> FittedOp | None:
-    """Parameters and intervals of a family from at most so many rows of `index`; None where there are too few. `profile` gives the menus."""
+    """Parameters and intervals of a family from at most so many rows of `index`; None where they are too few. `profile` has the menus."""
     op, base = get_op(profile.op), profile.find_fit(family.architecture, family.format)
     if base is None:
         return None

@@ -15,7 +15,6 @@ from perfmodel.validation.columns import Kind
 from perfmodel.validation.measurements import Floats, Integers
 from perfmodel.validation.predicting import Predict
 
-
 load_measured_gpu = lru_cache(maxsize=64)(load_gpu)
 """GPUs of measured rows, which are asked for again and again."""
 

@@ -106,7 +106,9 @@ def exponential_rate(gpu: GpuSpec) -> float:
 def fixed_time(shapes: Shapes, p: Mapping[str, float]) -> Array:
     """Seconds that neither products nor bytes explain: of the call, of the width of heads, of each sequence, of a window."""
     windowed = np.isfinite(shapes.window)
-    time: Array = (p["fixed_us"] + p["dim_us"] * shapes.key_dim / 128.0 + p["sequence_us"] * shapes.batch + p["window_us"] * windowed) * MICROSECOND
+    time: Array = (
+        p["fixed_us"] + p["dim_us"] * shapes.key_dim / 128.0 + p["sequence_us"] * shapes.batch + p["window_us"] * windowed
+    ) * MICROSECOND
     return time
 
 

@@ -19,7 +19,7 @@ from perfmodel.workload.expectation import Array
 PARAMETERS = {
     "fixed_us": Parameter(8.0, 0.5, 0.5, 100.0, "what no size explains: launches, fill, drain [us]"),
     "dim_us": Parameter(0.5, 1.5, 0.001, 20.0, "more for every 128 columns of a head: the first loads, the last stores [us]"),
-    "sequence_us": Parameter(0.02, 2.0, 0.0001, 5.0, "for each sequence of the batch: bookkeeping, the new token's place in the cache [us]"),
+    "sequence_us": Parameter(0.02, 2.0, 0.0001, 5.0, "for each sequence of the batch: bookkeeping, the new token's place [us]"),
     "combine_us": Parameter(1.5, 1.0, 0.01, 40.0, "to combine the parts of a context [us]"),
     "tile_fixed_us": Parameter(1.0, 1.0, 0.01, 40.0, "prologue and epilogue of a part [us]"),
     "row_us": Parameter(0.02, 1.5, 0.0001, 2.0, "for each query head of a part and 128 columns of it: Q in, output and maximum out [us]"),
@@ -72,7 +72,8 @@ def _parts_time(shapes: Shapes, seen: Array, tile: float, use: Use, p: Mapping[s
     part = (p["tile_fixed_us"] + p["row_us"] * rows) * MICROSECOND + keys * _key_time(shapes, tile, use, p)
     combine = np.minimum(parts - 1.0, 1.0) * p["combine_us"] * MICROSECOND
     mean = tiles * parts * part / gpu.sm_count
-    return combine + np.maximum(part, mean + p["tail"] * part)
+    time: Array = combine + np.maximum(part, mean + p["tail"] * part)
+    return time
 
 
 def _key_time(shapes: Shapes, tile: float, use: Use, p: Mapping[str, float]) -> Array:

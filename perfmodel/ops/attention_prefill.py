@@ -96,7 +96,7 @@ def walked_keys(shapes: Shapes, tiling: Tiling, waste: float) -> tuple[Array, Ar
 
 
 def tile_keys(shapes: Shapes, tiling: Tiling, window: Array) -> tuple[Array, Array]:
-    """Keys that all tiles of one head and sequence walk over, and keys of the longest: up to its last query, from the window of its first."""
+    """Keys that all tiles of a head and sequence walk over, and keys of the longest: up to its last query, from the window of its first."""
     prefix, span, tiles = shapes.context - shapes.queries, tiling.span, tiling.tiles
     most = window + span
     growing = np.clip(np.floor((most - prefix) / span), 0.0, tiles)
