@@ -9,16 +9,22 @@ from datetime import date
 import numpy as np
 
 from perfmodel.hardware import load_gpu
-from perfmodel.ops.catalog import get_op
+from perfmodel.ops.catalog import OPS, get_op
 from perfmodel.ops.op import REGIMES, Op, OpTime, Use
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.validation.calibrate import Family, families
-from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, limits, solve
+from perfmodel.validation.columns import TOKENS
+from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
-MOST_ROWS, MOST_APART = 2000, 1000
-"""Of a family, drawn at random from its shares for parameters and for intervals."""
+MOST_ROWS = 3000
+"""Of a family, two thirds for parameters and the rest for intervals; fewer where a table has many families."""
+MOST_OF_TABLE = 0.052
+"""Of all rows of a table, by all families together at most; small families fall short of their part."""
+FIT_SHAPES, APART_SHAPES = 300, 450
+"""Of a thousand shapes of a family: up to which parameters are fitted, and from there up to which intervals. Few rows of many shapes
+tell more than many rows of few."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +61,15 @@ class OpBatch:
         return out
 
 
-def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: Family, profile: OpProfile) -> FittedOp | None:
-    """Parameters and intervals of a family from its share of `index`; None where there are too few rows. `profile` gives the menus."""
+def fit_op_family(
+    rows: Measurements, index: Integers, share: Integers, family: Family, profile: OpProfile, most: int = MOST_ROWS
+) -> FittedOp | None:
+    """Parameters and intervals of a family from at most so many rows of `index`; None where they are too few. `profile` has the menus."""
     op, base = get_op(profile.op), profile.find_fit(family.architecture, family.format)
     if base is None:
         return None
-    to_fit, apart_to = limits(share[index])
-    chosen = draw(index[share[index] < to_fit], MOST_ROWS)
-    apart = draw(index[(share[index] >= to_fit) & (share[index] < apart_to)], MOST_APART)
+    chosen = draw(index[share[index] < FIT_SHAPES], most * 2 // 3)
+    apart = draw(index[(share[index] >= FIT_SHAPES) & (share[index] < APART_SHAPES)], most // 3)
     if len(chosen) < LEAST_ROWS:
         return None
     batch = OpBatch(op, rows, chosen, base)
@@ -95,19 +102,21 @@ def calibrate_ops(
     rows: Measurements, usable: Mask, heard: Callable[[Family, FittedOp | None], None] = lambda family, fitted: None
 ) -> list[FittedOp]:
     """A fit for each family of the usable rows that has a profile to start from and rows enough."""
-    op, found = get_op(rows.kind), []
-    if op.scarce:
+    found: list[FittedOp] = []
+    if rows.kind in OPS and OPS[rows.kind].scarce:
         from perfmodel.validation.calibrate_scarce import fit_scarce
 
         for family, fitted in fit_scarce(rows, usable):
             heard(family, fitted)
             found += [fitted] if fitted else []
         return found
-    share = hashed_share([rows.sizes[name] for name in op.sizes if name != op.grows])
+    share = hashed_share([column for name, column in rows.sizes.items() if name != TOKENS[rows.kind]])
+    known = {family: index for family, index in families(rows, usable).items() if family.kernel in op_profile_ids()}
+    most = min(MOST_ROWS, int(MOST_OF_TABLE * len(rows) / max(len(known), 1)))
     for family, index in families(rows, usable).items():
         fitted = None
-        if family.kernel in op_profile_ids():
-            fitted = fit_op_family(rows, index, share, family, load_op_profile(family.kernel))
+        if family in known:
+            fitted = fit_op_family(rows, index, share, family, load_op_profile(family.kernel), most)
         heard(family, fitted)
         found += [fitted] if fitted else []
     return found

@@ -119,7 +119,7 @@ GEMM_COLUMNS = (
 COLUMNS: Mapping[Kind, tuple[Column, ...]] = {"layer": LAYER_COLUMNS, "grouped-gemm": GEMM_COLUMNS}
 """Of the kinds that a CSV can hold."""
 TOKENS: Mapping[Kind, str] = {
-    "layer": "num_tokens", "grouped-gemm": "tokens_per_expert", "gemm": "m", "attention": "length", "quantise": "m", "collectives": "bytes",
-    "a2a": "tokens",
+    "layer": "num_tokens", "grouped-gemm": "tokens_per_expert", "gemm": "m",
+    "attention": "context", "quantise": "m", "collectives": "bytes", "a2a": "tokens",
 }  # fmt: skip
 """The column that grows along a series of otherwise equal rows."""

@@ -115,8 +115,23 @@ class Measurements:
 
 def group_ids(columns: Sequence[NDArray[Any]]) -> Integers:
     """[n] a number for each row, equal where all `columns` are equal; numbers run from 0 without gaps."""
-    ids = np.zeros(len(columns[0]), np.int64)
+    ids, span = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        _, codes = np.unique(column, return_inverse=True)
-        _, ids = np.unique(ids * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
-    return ids
+        codes, width = _codes(column)
+        if span * width > LARGEST_ID:
+            ids = np.unique(ids, return_inverse=True)[1]
+            span = int(ids.max(initial=0)) + 1
+        ids, span = ids * width + codes, span * width
+    return np.unique(ids, return_inverse=True)[1]
+
+
+LARGEST_ID, SMALL_RANGE = 2**62, 2**20
+
+
+def _codes(column: NDArray[Any]) -> tuple[Integers, int]:
+    """[n] a number from 0 for each value of a column, in the order of the values, and how many numbers there are; gaps are left in."""
+    if column.dtype.kind in "iu" and len(column) and int(column.max()) - int(column.min()) < SMALL_RANGE:
+        low = int(column.min())
+        return column.astype(np.int64) - low, int(column.max()) - low + 1
+    codes = np.unique(column, return_inverse=True)[1]
+    return codes, int(codes.max(initial=0)) + 1

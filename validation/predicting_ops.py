@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,13 +15,16 @@ from perfmodel.validation.columns import Kind
 from perfmodel.validation.measurements import Floats, Integers
 from perfmodel.validation.predicting import Predict
 
+load_measured_gpu = lru_cache(maxsize=64)(load_gpu)
+"""GPUs of measured rows, which are asked for again and again."""
+
 
 def predict_op_rows(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
     """[4, n] seconds, as `Predict` says; NaN where no bundled profile covers the kernel."""
     fit = None
     if labels["kernel"] in op_profile_ids():
-        fit = load_op_profile(labels["kernel"]).find_fit(load_gpu(labels["gpu"]).architecture, labels["format"])
-    return _predicted(kind, labels, sizes, fit)
+        fit = load_op_profile(labels["kernel"]).find_fit(load_measured_gpu(labels["gpu"]).architecture, labels["format"])
+    return _predicted(labels, sizes, fit)
 
 
 def predict_ops_by(fits: Sequence[FittedOp]) -> Predict:
@@ -28,14 +32,14 @@ def predict_ops_by(fits: Sequence[FittedOp]) -> Predict:
     found = {(one.family.kernel, one.family.architecture, form): one.fit for one in fits for form in one.fit.formats}
 
     def predict(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
-        fit = found.get((labels["kernel"], load_gpu(labels["gpu"]).architecture, labels["format"]))
-        return _predicted(kind, labels, sizes, fit)
+        fit = found.get((labels["kernel"], load_measured_gpu(labels["gpu"]).architecture, labels["format"]))
+        return _predicted(labels, sizes, fit)
 
     return predict
 
 
-def _predicted(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers], fit: OpFit | None) -> Floats:
+def _predicted(labels: Mapping[str, str], sizes: Mapping[str, Integers], fit: OpFit | None) -> Floats:
     if fit is None:
         return np.full((4, len(next(iter(sizes.values())))), np.nan)
-    op = get_op(kind)
-    return predict_op(op, load_gpu(labels["gpu"]), labels["format"], fit, {name: sizes[name].astype(float) for name in op.sizes})
+    op = get_op(load_op_profile(labels["kernel"]).op)
+    return predict_op(op, load_measured_gpu(labels["gpu"]), labels["format"], fit, {name: sizes[name].astype(float) for name in op.sizes})

@@ -31,7 +31,13 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     kernel: Annotated[list[str] | None, typer.Option("--kernel", help="Only this profile. Repeatable.")] = None,
-    op: Annotated[str, typer.Option("--op", help="moe, an op beside it: gemm; or `runs`: our own kernels, by the committed runs.")] = "moe",
+    op: Annotated[
+        str,
+        typer.Option(
+            "--op",
+            help="moe, an op beside it (gemm, attention, quantise, collectives, a2a); or `runs`: our own kernels, by the committed runs.",
+        ),
+    ] = "moe",
     write: Annotated[bool, typer.Option("--write", help="Write the fits into the profiles' YAML files.")] = False,
     json: JsonOption = False,
 ) -> None:

@@ -9,13 +9,15 @@ import numpy as np
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.all_to_all import ALL_TO_ALL
+from perfmodel.ops.attention_decode import DECODE
+from perfmodel.ops.attention_prefill import PREFILL
 from perfmodel.ops.collectives import COLLECTIVES
 from perfmodel.ops.gemm import GEMM
 from perfmodel.ops.op import REGIMES, Op, Use
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
 from perfmodel.workload.expectation import Array
 
-OPS: Mapping[str, Op] = {op.id: op for op in (GEMM, COLLECTIVES, ALL_TO_ALL)}
+OPS: Mapping[str, Op] = {op.id: op for op in (GEMM, PREFILL, DECODE, COLLECTIVES, ALL_TO_ALL)}
 
 
 def get_op(name: str) -> Op:

@@ -26,6 +26,7 @@ from perfmodel.validation.predicting_ops import predict_op_rows, predict_ops_by
 from perfmodel.validation.score import Comparison, score
 from perfmodel.validation.score import families as score_by_family
 from perfmodel.validation.silicon.all_to_all import read_all_to_all
+from perfmodel.validation.silicon.attention import read_attention
 from perfmodel.validation.silicon.collectives import read_collectives
 from perfmodel.validation.silicon.gemm import read_gemm
 from perfmodel.validation.silicon.moe import read_moe
@@ -36,6 +37,7 @@ SCHEMA = "perfmodel.validate/1"
 READERS: Mapping[str, Callable[[], Measurements]] = {
     "moe": read_moe,
     "gemm": read_gemm,
+    "attention": read_attention,
     "collectives": read_collectives,
     "a2a": read_all_to_all,
 }
