@@ -77,7 +77,7 @@ def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: 
         architectures=(family.architecture,),
         formats=(family.format,),
         menus=base.menus,
-        parameters=parameters,
+        parameters={name: value for name, value in parameters.items() if errors[name] < float("inf")},
         interval=whole,
         intervals=parts,
         provenance=Provenance(
