@@ -19,6 +19,8 @@ from perfmodel.validation.measurements import Floats, Integers, Mask, Measuremen
 
 MOST_ROWS, MOST_APART = 2000, 1000
 """Of a family, drawn at random from its shares for parameters and for intervals."""
+MOST_SHARE, MOST_SHARE_APART = 0.03, 0.017
+"""Of a family's rows, likewise, but for the least that a fit needs."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: 
     if base is None:
         return None
     to_fit, apart_to = limits(share[index])
-    chosen = draw(index[share[index] < to_fit], MOST_ROWS)
-    apart = draw(index[(share[index] >= to_fit) & (share[index] < apart_to)], MOST_APART)
+    chosen = draw(index[share[index] < to_fit], _most(len(index), MOST_SHARE, MOST_ROWS))
+    apart = draw(index[(share[index] >= to_fit) & (share[index] < apart_to)], _most(len(index), MOST_SHARE_APART, MOST_APART))
     if len(chosen) < LEAST_ROWS:
         return None
     batch = OpBatch(op, rows, chosen, base)
@@ -89,6 +91,11 @@ def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: 
         ),
     )
     return FittedOp(family, fit, used, errors)
+
+
+def _most(rows: int, share: float, most: int) -> int:
+    """Rows to draw of a family of so many: a share of it, no more than `most`, no fewer than a fit needs."""
+    return max(LEAST_ROWS, min(most, int(share * rows)))
 
 
 def calibrate_ops(

@@ -177,8 +177,8 @@ def _fastest(use: Use, problem: _Problem, peak: float, p: Mapping[str, float]) -
         in_flight=p["in_flight_KiB"] * KIB,
     )
     l2 = known(gpu, "l2_capacity")
-    cold = _outgrows(problem.copies * problem.weights + problem.others, l2 * p["l2_share"])
-    again = p["reread"] * _outgrows(problem.weights + problem.m * problem.k * problem.act_bytes, l2)
+    cold = outgrows(problem.copies * problem.weights + problem.others, l2 * p["l2_share"])
+    again = p["reread"] * outgrows(problem.weights + problem.m * problem.k * problem.act_bytes, l2)
     best: _Kernel | None = None
     for tile_m, tile_n, allowed in _tiles(use.menus, problem.m):
         dram = problem.weights * cold + problem.others + again * _rereads(problem, tile_m, tile_n)
@@ -237,7 +237,7 @@ def _rereads(problem: _Problem, tile_m: int, tile_n: int) -> Array:
     return np.maximum(reads - operands, 0.0)
 
 
-def _outgrows(size: Array, capacity: float) -> Array:
+def outgrows(size: Array, capacity: float) -> Array:
     """Share of `size` bytes, used in turn, that is gone from a cache of `capacity` before it is used again: 1/2 at the capacity."""
     result: Array = 1.0 / (1.0 + (capacity / size) ** 4)
     return result

@@ -26,10 +26,11 @@ from perfmodel.validation.score import Comparison, score
 from perfmodel.validation.score import families as score_by_family
 from perfmodel.validation.silicon.gemm import read_gemm
 from perfmodel.validation.silicon.moe import read_moe
+from perfmodel.validation.silicon.quantise import read_quantise
 from perfmodel.validation.silicon.usable import usable_mask
 
 SCHEMA = "perfmodel.validate/1"
-READERS: Mapping[str, Callable[[], Measurements]] = {"moe": read_moe, "gemm": read_gemm}
+READERS: Mapping[str, Callable[[], Measurements]] = {"moe": read_moe, "gemm": read_gemm, "quantise": read_quantise}
 """What there is a loader and a model for."""
 
 
