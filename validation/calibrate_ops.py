@@ -10,7 +10,7 @@ import numpy as np
 
 from perfmodel.hardware import load_gpu
 from perfmodel.ops.catalog import get_op
-from perfmodel.ops.op import REGIMES, Op, OpTime, Use
+from perfmodel.ops.op import REGIMES, Op, OpTime, Parameter, Use
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.validation.calibrate import Family, families
@@ -19,6 +19,8 @@ from perfmodel.validation.measurements import Floats, Integers, Mask, Measuremen
 
 MOST_ROWS, MOST_APART = 2000, 1000
 """Of a family, drawn at random from its shares for parameters and for intervals."""
+SHAPES, SHAPES_APART = 160, 80
+"""Of a thousand shapes, those that rows for parameters and for intervals are drawn from: few rows each of many shapes tell the most."""
 MOST_SHARE, MOST_SHARE_APART = 0.03, 0.017
 """Of a family's rows, likewise, but for the least that a fit needs."""
 
@@ -62,7 +64,7 @@ def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: 
     op, base = get_op(profile.op), profile.find_fit(family.architecture, family.format)
     if base is None:
         return None
-    to_fit, apart_to = limits(share[index])
+    to_fit, apart_to = _shapes(share[index])
     chosen = draw(index[share[index] < to_fit], _most(len(index), MOST_SHARE, MOST_ROWS))
     apart = draw(index[(share[index] >= to_fit) & (share[index] < apart_to)], _most(len(index), MOST_SHARE_APART, MOST_APART))
     if len(chosen) < LEAST_ROWS:
@@ -79,7 +81,7 @@ def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: 
         architectures=(family.architecture,),
         formats=(family.format,),
         menus=base.menus,
-        parameters={name: value for name, value in parameters.items() if errors[name] < float("inf")},
+        parameters={name: value for name, value in parameters.items() if _is_told(value, op.parameters[name], errors[name])},
         interval=whole,
         intervals=parts,
         provenance=Provenance(
@@ -91,6 +93,18 @@ def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: 
         ),
     )
     return FittedOp(family, fit, used, errors)
+
+
+def _is_told(value: float, parameter: Parameter, error: float) -> bool:
+    """Whether rows said anything of a parameter: one that changes nothing stays where it is expected, and out of the file."""
+    return error < float("inf") or abs(value / parameter.expected - 1.0) > 1e-3
+
+
+def _shapes(share: Integers) -> tuple[int, int]:
+    """Shares of shapes of a family up to which parameters are fitted, and from there up to which intervals; at least as `limits` says."""
+    fit, apart_to = limits(share)
+    fit = max(fit, SHAPES)
+    return fit, max(apart_to, fit + SHAPES_APART)
 
 
 def _most(rows: int, share: float, most: int) -> int:

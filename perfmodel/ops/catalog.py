@@ -9,8 +9,8 @@ import numpy as np
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.gemm import GEMM
-from perfmodel.ops.quantise import QUANTISE
 from perfmodel.ops.op import REGIMES, Op, Use
+from perfmodel.ops.quantise import QUANTISE
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
 from perfmodel.workload.expectation import Array
 

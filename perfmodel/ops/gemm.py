@@ -1,7 +1,7 @@
 """A dense GEMM, y [m, n] = x [m, k] w [k, n], as a library calls it: quantisation of x where the format has 8 or 4 bits, then one kernel.
 
     total = fixed + quantise + kernel, or the time of the CPU where that launches eagerly and takes longer
-    kernel = (compute^p + memory^p)^(1/p) + reduction of split K, for the fastest tile and split of the menus
+    kernel = (compute^p + memory^p)^(1/p) + depth + reduction of split K, for the fastest tile and split of the menus
 
 compute: waves of tiles over SMs, each at the rate of its SM or of the L2 that feeds it, with a fixed time; slower under load that lasts.
 memory: weights from DRAM, or from L2 where all that take turns fit, bounded by what the busy SMs hold in flight; x, y; re-reads.
@@ -10,9 +10,10 @@ memory: weights from DRAM, or from L2 where all that take turns fit, bounded by 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.formats import Format, get_format
 from perfmodel.hardware import GpuSpec
@@ -22,7 +23,7 @@ from perfmodel.ops.op import Op, OpTime, Parameter, Use, known
 from perfmodel.units import MICROSECOND
 from perfmodel.workload.expectation import Array
 
-NANOSECOND, KIB = 1e-9, 1024
+NANOSECOND, PICOSECOND, KIB = 1e-9, 1e-12, 1024
 FP32 = 4
 LARGEST_TILE = 128 * 256
 """Accumulators of a tile in FP32 take at most 128 KiB: half of an SM's registers, or of its tensor memory."""
@@ -41,6 +42,7 @@ FULL, LAUNCH = 4.0, 8.0
 
 PARAMETERS = {
     "fixed_us": Parameter(3.0, 1.0, 0.1, 500.0, "what no size explains: launches, fill, drain [us]"),
+    "depth_ps": Parameter(30.0, 1.5, 0.1, 3000.0, "of each element of k: latency that the loop of a tile does not hide [ps]"),
     "tile_fixed_us": Parameter(0.8, 1.0, 0.01, 40.0, "prologue and epilogue of a tile [us]"),
     "compute_efficiency": Parameter(0.8, 0.3, 0.02, 1.0, "of the dense tensor peak, in the main loop of a tile"),
     "bandwidth_efficiency": Parameter(0.85, 0.2, 0.1, 1.0, "of the DRAM bandwidth"),
@@ -54,7 +56,7 @@ PARAMETERS = {
     "slow_down": Parameter(0.1, 1.0, 0.001, 3.0, "of compute under load that lasts: power limits the clock"),
     "quantise_bandwidth": Parameter(0.6, 0.8, 0.02, 8.0, "x read and written while it is quantised, over the DRAM bandwidth"),
     "row_ns": Parameter(0.3, 1.5, 0.001, 50.0, "a row of x while it is quantised, over all SMs [ns]"),
-    "unaligned_us": Parameter(1.0, 1.5, 0.01, 500.0, "scales of 1 x 128 of x padded to 16 bytes by another kernel, where m is no multiple of 4 [us]"),
+    "unaligned_us": Parameter(1.0, 1.5, 0.01, 500.0, "to pad scales of 1 x 128 to 16 bytes, where m is no multiple of 4 [us]"),
     "host_us": Parameter(100.0, 1.0, 1.0, 2000.0, "of the CPU for an eager call, without a graph [us]"),
 }  # fmt: skip
 
@@ -119,10 +121,15 @@ class _Kernel:
     compute: Array
     memory: Array
 
+    def where(self, may: NDArray[np.bool_]) -> _Kernel:
+        """Never the fastest but in the rows that `may` take it."""
+        return replace(self, total=np.where(may, self.total, np.inf))
+
     def or_faster(self, other: _Kernel) -> _Kernel:
+        """Row by row."""
         use = other.total < self.total
-        return _Kernel(*(np.where(use, b, a) for a, b in zip((self.total, self.compute, self.memory),
-                                                             (other.total, other.compute, other.memory), strict=True)))  # fmt: skip
+        pairs = ((self.total, other.total), (self.compute, other.compute), (self.memory, other.memory))
+        return _Kernel(*(np.where(use, theirs, mine) for mine, theirs in pairs))
 
 
 def gemm_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]) -> OpTime:
@@ -183,27 +190,24 @@ def _fastest(use: Use, problem: _Problem, peak: float, p: Mapping[str, float]) -
     for tile_m, tile_n, allowed in _tiles(use.menus, problem.m):
         dram = problem.weights * cold + problem.others + again * _rereads(problem, tile_m, tile_n)
         for split in use.menus.get("split", (1,)):
-            kernel = _candidate(problem, rates, p, (tile_m, tile_n, split), dram, cold)
-            if allowed is not None or split > 1:
-                fits = (problem.k >= split * SHORTEST_K) if split > 1 else True
-                kernel = _Kernel(np.where(fits & (True if allowed is None else allowed), kernel.total, np.inf), kernel.compute, kernel.memory)
+            may = allowed & ((split == 1) | (problem.k >= split * SHORTEST_K))
+            kernel = _candidate(problem, rates, p, (tile_m, tile_n, split), dram, cold).where(may)
             best = kernel if best is None else best.or_faster(kernel)
     assert best is not None
     return best
 
 
-def _tiles(menus: Mapping[str, tuple[int, ...]], m: Array) -> Iterator[tuple[int, int, Array | None]]:
-    """(tile_m, tile_n, rows of [n] that may take it, or None for all).
+def _tiles(menus: Mapping[str, tuple[int, ...]], m: Array) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
+    """(tile_m, tile_n, rows of [n] that may take it).
 
     `tile_m`: whichever is fastest. `tile_m_by_size` instead: the smallest that holds m, or the largest, as CUTLASS dispatchers choose.
     """
     by_size = menus.get("tile_m_by_size")
     heights = sorted(by_size or menus["tile_m"])
-    for number, tile_m in enumerate(heights):
-        allowed = None
+    for lower, tile_m in zip([0, *heights], heights, strict=False):
+        allowed = np.ones(len(m), dtype=bool)
         if by_size:
-            above = m > heights[number - 1] if number else np.ones_like(m, dtype=bool)
-            allowed = above & ((m <= tile_m) | (tile_m == heights[-1]))
+            allowed = (m > lower) & ((m <= tile_m) | (tile_m == heights[-1]))
         for tile_n in menus["tile_n"]:
             if tile_m * tile_n <= LARGEST_TILE:
                 yield tile_m, tile_n, allowed
@@ -222,7 +226,7 @@ def _candidate(problem: _Problem, rates: _Rates, p: Mapping[str, float], tile: t
     flying = np.minimum(blocks, sms) * np.minimum(rates.in_flight, strip)
     latency = cold * known(problem.gpu, "dram_latency") + (1.0 - cold) * known(problem.gpu, "l2_latency")
     memory = smooth_maximum(dram / rates.dram + problem.weights * (1.0 - cold) / rates.l2, problem.weights * latency / flying, FULL)
-    total = smooth_maximum(compute, memory, p["overlap_exponent"])
+    total = smooth_maximum(compute, memory, p["overlap_exponent"]) + depth * (p["depth_ps"] * PICOSECOND)
     if split > 1:
         total = total + p["split_us"] * MICROSECOND + problem.m * problem.n * (2.0 * FP32 * split / rates.l2)
     return _Kernel(total, compute, memory)
@@ -234,7 +238,8 @@ def _rereads(problem: _Problem, tile_m: int, tile_n: int) -> Array:
     side = np.sqrt(np.minimum(tiles, problem.gpu.sm_count) * (tile_m * tile_n))
     operands = problem.weights + problem.m * problem.k * problem.act_bytes
     reads = problem.flops * (np.sqrt(problem.weight_bytes * problem.act_bytes) / side)
-    return np.maximum(reads - operands, 0.0)
+    more: Array = np.maximum(reads - operands, 0.0)
+    return more
 
 
 def outgrows(size: Array, capacity: float) -> Array:

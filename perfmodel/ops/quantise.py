@@ -1,4 +1,4 @@
-"""Quantisation of activations x [m, k] from 16 bits to 8: `scale` applies a scale that is known, `compute` finds it (and takes that much longer).
+"""Quantisation of activations x [m, k] from 16 bits to 8: a scale that is known is applied, or one is found, which takes longer.
 
     total = fixed + depth of a row + (rows^p + bytes^p)^(1/p)
 

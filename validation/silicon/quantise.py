@@ -1,7 +1,7 @@
 """Measured quantisations of activations of aiconfigurator-core: 78 thousand rows as `Measurements`.
 
-`scale_matrix` is the time to apply a known scale. `computescale` is what finding the scale adds: the time of the kernel that does both, less
-the former, which the collector cuts off at 0.
+`scale_matrix` is the time to apply a known scale. `computescale` is what finding the scale adds: the time of the kernel that does both,
+less the former, which the collector cuts off at 0.
 """
 
 from __future__ import annotations
@@ -35,6 +35,4 @@ def _read(part: Part, table: str) -> dict[str, Any]:
     sizes["whole"] = np.full(len(columns), table == "scale_matrix", np.int64)
     sources = text_labels(columns["kernel_source"])
     sources = Labels(sources.codes, tuple(f"{table} {text}" for text in sources.values))
-    return op_block(
-        "quantise", part, sources, text_labels(columns["quant_dtype"]), sizes, columns["latency"].to_numpy() * MILLISECOND
-    )
+    return op_block("quantise", part, sources, text_labels(columns["quant_dtype"]), sizes, columns["latency"].to_numpy() * MILLISECOND)
