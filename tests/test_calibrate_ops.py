@@ -15,7 +15,7 @@ from perfmodel.validation.measurements import Labels, Measurements
 from perfmodel.validation.predicting import hold
 from perfmodel.validation.predicting_ops import predict_ops_by
 
-TRUTH = {"l2_efficiency": 2.0, "fixed_us": 4.0, "bandwidth_efficiency": 0.7, "compute_efficiency": 0.6, "tile_fixed_us": 2.0, "overlap_exponent": 3.0}
+TRUTH = {"fixed_us": 4.0, "bandwidth_efficiency": 0.7, "l2_efficiency": 0.5, "tile_fixed_us": 2.0, "overlap_exponent": 3.0}
 MENUS = {"tile_m": (128,), "tile_n": (128,)}
 
 
@@ -52,7 +52,7 @@ def fitted():
 
 
 def test_parameters_come_back(fitted):
-    for name in ("fixed_us", "bandwidth_efficiency", "compute_efficiency"):
+    for name in ("fixed_us", "bandwidth_efficiency", "l2_efficiency"):
         assert fitted.fit.parameters[name] == pytest.approx(TRUTH[name], rel=0.1), name
 
 
@@ -62,7 +62,8 @@ def test_few_rows_are_drawn(fitted):
 
 
 def test_what_says_nothing_stays_out(fitted):
-    assert not {"row_ns", "quantise_bandwidth", "host_us", "unaligned_us", "split_us"} & set(fitted.fit.parameters)
+    # L2 feeds a tile more slowly than tensor cores multiply it, whatever their efficiency
+    assert not {"compute_efficiency", "row_ns", "quantise_bandwidth", "host_us", "unaligned_us", "split_us"} & set(fitted.fit.parameters)
 
 
 def test_intervals_are_as_wide_as_the_noise(fitted):

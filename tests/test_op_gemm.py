@@ -11,11 +11,11 @@ from perfmodel.ops.op import Use, known
 H200 = load_gpu("h200")  # 989.4 TFLOPS bf16, 4.8 TB/s, 132 SMs, 60 MiB of L2
 SIZES = ("m", "n", "k", "copies", "eager")
 ONE_TILE = {"tile_m": (128,), "tile_n": (128,)}
-IDEAL = dict(
-    fixed_us=2.0, depth_ps=0.0, tile_fixed_us=1.0, compute_efficiency=1.0, bandwidth_efficiency=1.0, overlap_exponent=30.0, wave_rounding=1.0,
-    l2_efficiency=2.0, l2_share=1e-3, in_flight_KiB=2000.0, reread=0.0, split_us=1.0, slow_down=0.0, quantise_bandwidth=1.0, row_ns=0.0,
-    unaligned_us=0.0, host_us=0.0,
-)  # fmt: skip
+IDEAL = {
+    "fixed_us": 2.0, "depth_ps": 0.0, "tile_fixed_us": 1.0, "compute_efficiency": 1.0, "bandwidth_efficiency": 1.0,
+    "overlap_exponent": 30.0, "wave_rounding": 1.0, "l2_efficiency": 2.0, "l2_share": 1e-3, "in_flight_KiB": 2000.0, "reread": 0.0,
+    "split_us": 1.0, "slow_down": 0.0, "quantise_bandwidth": 1.0, "row_ns": 0.0, "unaligned_us": 0.0, "host_us": 0.0,
+}  # fmt: skip
 
 
 def us(m, n, k, *, copies=6, eager=0, form="bf16", menus=ONE_TILE, gpu=H200, **parameters):

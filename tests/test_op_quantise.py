@@ -10,7 +10,7 @@ from perfmodel.ops.quantise import PARAMETERS, quantise_time
 from perfmodel.profiles.op_profile import load_op_profile
 
 H200 = load_gpu("h200")  # 4.8 TB/s, 60 MiB of L2 at 9.85 TB/s
-IDEAL = dict(fixed_us=2.0, depth_ps=0.0, row_ns=0.0, bandwidth_efficiency=1.0, l2_efficiency=1.0, l2_share=1.0)
+IDEAL = {"fixed_us": 2.0, "depth_ps": 0.0, "row_ns": 0.0, "bandwidth_efficiency": 1.0, "l2_efficiency": 1.0, "l2_share": 1.0}
 
 
 def us(m, k, whole=1, **parameters):
