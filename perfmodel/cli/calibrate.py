@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     kernel: Annotated[list[str] | None, typer.Option("--kernel", help="Only this profile. Repeatable.")] = None,
-    op: Annotated[str, typer.Option("--op", help="moe, or an op beside it: gemm.")] = "moe",
+    op: Annotated[str, typer.Option("--op", help="moe, or an op beside it: gemm, quantise.")] = "moe",
     write: Annotated[bool, typer.Option("--write", help="Write the fits into the profiles' YAML files.")] = False,
     json: JsonOption = False,
 ) -> None:
