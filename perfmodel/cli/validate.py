@@ -40,7 +40,7 @@ def validate(
     target: TargetArgument,
     gpu: Annotated[str | None, typer.Option("--gpu", help="Only rows of this GPU.")] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", help="Only rows of this kernel.")] = None,
-    op: Annotated[str, typer.Option("--op", help="Of `silicon`: moe, gemm.")] = "moe",
+    op: Annotated[str, typer.Option("--op", help="Of `silicon`: moe, gemm, quantise.")] = "moe",
     leave_out_gpu: Annotated[
         str | None, typer.Option("--leave-out-gpu", help="Of `silicon`: fit without these GPUs (b200,gb200) and score them alone.")
     ] = None,
