@@ -10,21 +10,20 @@ import numpy as np
 
 from perfmodel.hardware import load_gpu
 from perfmodel.ops.catalog import OPS, get_op
-from perfmodel.ops.op import REGIMES, Op, OpTime, Use
+from perfmodel.ops.op import REGIMES, Op, OpTime, Parameter, Use
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.validation.calibrate import Family, families
 from perfmodel.validation.columns import TOKENS
-from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, solve
+from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, limits, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
-MOST_ROWS = 3000
-"""Of a family, two thirds for parameters and the rest for intervals; fewer where a table has many families."""
-MOST_OF_TABLE = 0.052
-"""Of all rows of a table, by all families together at most; small families fall short of their part."""
-FIT_SHAPES, APART_SHAPES = 300, 450
-"""Of a thousand shapes of a family: up to which parameters are fitted, and from there up to which intervals. Few rows of many shapes
-tell more than many rows of few."""
+MOST_ROWS, MOST_APART = 2000, 1000
+"""Of a family, drawn at random from its shares for parameters and for intervals."""
+SHAPES, SHAPES_APART = 300, 150
+"""Of a thousand shapes, those that rows for parameters and for intervals are drawn from: few rows each of many shapes tell the most."""
+MOST_SHARE, MOST_SHARE_APART = 0.028, 0.016
+"""Of a family's rows, likewise, but for the least that a fit needs."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,14 @@ class OpBatch:
         return out
 
 
-def fit_op_family(
-    rows: Measurements, index: Integers, share: Integers, family: Family, profile: OpProfile, most: int = MOST_ROWS
-) -> FittedOp | None:
-    """Parameters and intervals of a family from at most so many rows of `index`; None where they are too few. `profile` has the menus."""
+def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: Family, profile: OpProfile) -> FittedOp | None:
+    """Parameters and intervals of a family from some rows of `index`; None where they are too few. `profile` has the menus."""
     op, base = get_op(profile.op), profile.find_fit(family.architecture, family.format)
     if base is None:
         return None
-    chosen = draw(index[share[index] < FIT_SHAPES], most * 2 // 3)
-    apart = draw(index[(share[index] >= FIT_SHAPES) & (share[index] < APART_SHAPES)], most // 3)
+    to_fit, apart_to = _shapes(share[index])
+    chosen = draw(index[share[index] < to_fit], _most(len(index), MOST_SHARE, MOST_ROWS))
+    apart = draw(index[(share[index] >= to_fit) & (share[index] < apart_to)], _most(len(index), MOST_SHARE_APART, MOST_APART))
     if len(chosen) < LEAST_ROWS:
         return None
     batch = OpBatch(op, rows, chosen, base)
@@ -84,7 +82,7 @@ def fit_op_family(
         architectures=(family.architecture,),
         formats=(family.format,),
         menus=base.menus,
-        parameters=parameters,
+        parameters={name: value for name, value in parameters.items() if _is_told(value, op.parameters[name], errors[name])},
         interval=whole,
         intervals=parts,
         provenance=Provenance(
@@ -96,6 +94,23 @@ def fit_op_family(
         ),
     )
     return FittedOp(family, fit, used, errors)
+
+
+def _is_told(value: float, parameter: Parameter, error: float) -> bool:
+    """Whether rows said anything of a parameter: one that changes nothing stays where it is expected, and out of the file."""
+    return error < float("inf") or abs(value / parameter.expected - 1.0) > 1e-3
+
+
+def _shapes(share: Integers) -> tuple[int, int]:
+    """Shares of shapes of a family up to which parameters are fitted, and from there up to which intervals; at least as `limits` says."""
+    fit, apart_to = limits(share)
+    fit = max(fit, SHAPES)
+    return fit, max(apart_to, fit + SHAPES_APART)
+
+
+def _most(rows: int, share: float, most: int) -> int:
+    """Rows to draw of a family of so many: a share of it, no more than `most`, no fewer than a fit needs."""
+    return max(LEAST_ROWS, min(most, int(share * rows)))
 
 
 def calibrate_ops(
@@ -111,12 +126,10 @@ def calibrate_ops(
             found += [fitted] if fitted else []
         return found
     share = hashed_share([column for name, column in rows.sizes.items() if name != TOKENS[rows.kind]])
-    known = {family: index for family, index in families(rows, usable).items() if family.kernel in op_profile_ids()}
-    most = min(MOST_ROWS, int(MOST_OF_TABLE * len(rows) / max(len(known), 1)))
     for family, index in families(rows, usable).items():
         fitted = None
-        if family in known:
-            fitted = fit_op_family(rows, index, share, family, load_op_profile(family.kernel), most)
+        if family.kernel in op_profile_ids():
+            fitted = fit_op_family(rows, index, share, family, load_op_profile(family.kernel))
         heard(family, fitted)
         found += [fitted] if fitted else []
     return found

@@ -46,15 +46,18 @@ def solve(
     spread = np.array([one.spread for one in unknowns.values()])
     logs, weight = np.log(measured), PULL * np.sqrt(len(measured))
 
-    def named(z: Floats) -> dict[str, float]:
-        return {name: float(value) for name, value in zip(unknowns, np.exp(z), strict=True)}
+    origin = low - 1.0  # steps of derivatives are shares of a variable: none may be near 0
 
-    def residuals(z: Floats) -> Floats:
-        r = np.log(predict(named(z))) - logs
+    def named(x: Floats) -> dict[str, float]:
+        return {name: float(value) for name, value in zip(unknowns, np.exp(np.clip(x + origin, low, high)), strict=True)}
+
+    def residuals(x: Floats) -> Floats:
+        r = np.log(predict(named(x))) - logs
         soft = np.sign(r) * np.sqrt(2.0 * (np.sqrt(1.0 + (r / SOFT) ** 2) - 1.0))
-        return np.concatenate([soft, weight * (z - expected) / spread])
+        return np.concatenate([soft, weight * (x + origin - expected) / spread])
 
-    best = least_squares(residuals, np.clip(expected, low, high), bounds=(low, high), diff_step=[1e-3] * len(unknowns), max_nfev=30)
+    start = np.clip(expected, low, high) - origin
+    best = least_squares(residuals, start, bounds=(low - origin, high - origin), diff_step=[1e-3] * len(unknowns), max_nfev=30)
     return named(best.x), _standard_errors(best, list(unknowns), len(measured))
 
 

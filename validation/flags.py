@@ -32,12 +32,16 @@ class Trap(Strict):
     """Patterns of the column `source`."""
     kernels: tuple[str, ...] = Field(default=("*",), strict=False)
     shape: dict[str, int] = Field(default_factory=dict)
+    zero: bool = False
+    """Only rows whose time is 0."""
 
     def matches(self, rows: Measurements) -> Mask:
         """[n] whether each row is caught."""
         caught = _any_pattern(rows.labels["source"], self.sources) & _any_pattern(rows.labels["kernel"], self.kernels)
         for name, size in self.shape.items():
             caught &= rows.sizes[name] == size if name in rows.sizes else False
+        if self.zero:
+            caught &= rows.latency == 0
         return caught
 
 

@@ -63,8 +63,9 @@ def score(rows: Comparison, chosen: Mask | None = None) -> dict[str, Any]:
 def _errors(rows: Comparison, counted: Mask) -> Mapping[str, float | None]:
     if not counted.any():
         return dict.fromkeys(("mape", "median_ape", "p90_ape", "bias", "coverage80"))
-    measured = rows.measured[counted]
-    error = rows.predicted[counted] / measured - 1.0
+    measured, predicted = rows.measured[counted], rows.predicted[counted]
+    none = np.where(predicted > 0, np.inf, 0.0)  # a difference of two times may be 0, and be predicted so
+    error = np.divide(predicted - measured, measured, out=none, where=measured > 0)
     size = np.abs(error)
     inside = (rows.low[counted] <= measured) & (measured <= rows.high[counted])
     return {

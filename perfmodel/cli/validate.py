@@ -41,7 +41,7 @@ def validate(
     target: TargetArgument,
     gpu: Annotated[str | None, typer.Option("--gpu", help="Only rows of this GPU.")] = None,
     kernel: Annotated[str | None, typer.Option("--kernel", help="Only rows of this kernel.")] = None,
-    op: Annotated[str, typer.Option("--op", help="Of `silicon`: moe, gemm, attention.")] = "moe",
+    op: Annotated[str, typer.Option("--op", help="Of `silicon`: moe, gemm, attention, quantise, collectives, a2a.")] = "moe",
     leave_out_gpu: Annotated[
         str | None, typer.Option("--leave-out-gpu", help="Of `silicon`: fit without these GPUs (b200,gb200) and score them alone.")
     ] = None,

@@ -14,10 +14,11 @@ from perfmodel.ops.attention_prefill import PREFILL
 from perfmodel.ops.collectives import COLLECTIVES
 from perfmodel.ops.gemm import GEMM
 from perfmodel.ops.op import REGIMES, Op, Use
+from perfmodel.ops.quantise import QUANTISE
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
 from perfmodel.workload.expectation import Array
 
-OPS: Mapping[str, Op] = {op.id: op for op in (GEMM, PREFILL, DECODE, COLLECTIVES, ALL_TO_ALL)}
+OPS: Mapping[str, Op] = {op.id: op for op in (GEMM, PREFILL, DECODE, COLLECTIVES, ALL_TO_ALL, QUANTISE)}
 
 
 def get_op(name: str) -> Op:

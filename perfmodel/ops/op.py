@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
 from perfmodel.workload.expectation import Array
 
@@ -48,6 +49,14 @@ class Use:
     gpu: GpuSpec
     format: str
     menus: Mapping[str, tuple[int, ...]]
+
+
+def known(gpu: GpuSpec, fact: str) -> float:
+    """A fact of the GPU's file that may be absent. Raises PerfModelError that names it where it is."""
+    value: float | None = getattr(gpu, fact)
+    if value is None:
+        raise PerfModelError(f"{gpu.id} has no {fact}, which this op needs", field=fact, mend="Add it to the GPU's file.")
+    return value
 
 
 @dataclass(frozen=True)

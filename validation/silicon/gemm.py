@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from perfmodel.validation.measurements import About, Measurements
+from perfmodel.formats import get_format
+from perfmodel.hardware import load_gpu
+from perfmodel.validation.measurements import About, Integers, Measurements
+from perfmodel.validation.silicon.names import gemm_protocol
 from perfmodel.validation.silicon.op_rows import join_blocks, op_block
 from perfmodel.validation.silicon.parts import MILLISECOND, Part, parts, text_labels
 
@@ -26,11 +30,24 @@ def _read(part: Part) -> dict[str, Any]:
 
     table = pq.read_table(part.path, columns=["m", "n", "k", "kernel_source", "gemm_dtype", "latency"])
     sizes = {name: table[name].to_numpy().astype(np.int64) for name in ("m", "n", "k")}
-    return op_block(
-        "gemm",
-        part,
-        text_labels(table["kernel_source"]),
-        text_labels(table["gemm_dtype"]),
-        sizes,
-        table["latency"].to_numpy() * MILLISECOND,
-    )
+    latency = table["latency"].to_numpy() * MILLISECOND
+    block = op_block("gemm", part, text_labels(table["kernel_source"]), text_labels(table["gemm_dtype"]), sizes, latency)
+    return block | protocol_sizes(part.gpu, block)
+
+
+def protocol_sizes(gpu: str, block: Mapping[str, Any]) -> dict[str, Integers]:
+    """How each row [n] was measured: `copies` of the weights that take turns, and whether it was launched `eager` (1) or not (0)."""
+    sources, formats = block["source"], block["format"]
+    pairs = sources.codes.astype(np.int64) * len(formats.values) + formats.codes
+    copies, eager = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int64)
+    for pair in np.unique(pairs):
+        mine = pairs == pair
+        form = formats.values[pair % len(formats.values)]
+        protocol = gemm_protocol(sources.values[pair // len(formats.values)], form)
+        copies[mine] = protocol.copies
+        eager[mine] = protocol.eager
+        if protocol.until_l2:
+            weights = block["n"][mine] * block["k"][mine] * (get_format(form).weights.value_bits / 8)
+            needed = np.ceil((load_gpu(gpu).l2_capacity or 0.0) / weights)
+            copies[mine] = np.clip(needed, 1, protocol.copies)
+    return {"copies": copies, "eager": eager}

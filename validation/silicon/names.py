@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
+from perfmodel.errors import PerfModelError
 from perfmodel.validated import Strict, load_model
 
 
@@ -24,6 +25,8 @@ class KernelRule(Strict):
     gated: bool = True
     whole: bool = False
     """Every rank was given all experts, whatever the expert parallelism says."""
+    format: str | None = None
+    """What the rows' format is, where the table's name for it says something else."""
 
     def matches(self, source: str, gpu: str, format_id: str, origin: str) -> bool:
         """Whether it is about such rows."""
@@ -33,6 +36,20 @@ class KernelRule(Strict):
             and (self.formats is None or format_id in self.formats)
         )
         return here and fnmatchcase(source, self.source)
+
+
+class GemmProtocol(Strict):
+    """How the dense GEMMs of some rows were measured."""
+
+    origin: str = "*"
+    """Pattern of FRAMEWORK VERSION KERNEL."""
+    formats: tuple[str, ...] | None = Field(default=None, strict=False)
+    copies: int = Field(gt=0)
+    """Weights that take turns, so that one call leaves little of the next one's in L2."""
+    until_l2: bool = False
+    """As few copies as exceed L2 together, and no more than `copies`."""
+    eager: bool = False
+    """Launched without a CUDA graph: the CPU's time counts where it is the longer one."""
 
 
 class Names(Strict):
@@ -50,6 +67,9 @@ class Names(Strict):
     ops: dict[str, tuple[KernelRule, ...]] = Field(strict=False)
     """Kind of op -> kernels; the first that matches counts."""
 
+    gemm_protocols: tuple[GemmProtocol, ...] = Field(strict=False)
+    """The first that matches counts."""
+
     @field_validator("ops", mode="before")
     @classmethod
     def _tuples(cls, value: object) -> object:
@@ -58,6 +78,14 @@ class Names(Strict):
     def rule(self, source: str, gpu: str, format_id: str, origin: str) -> KernelRule | None:
         """The first rule for a kernel, None where there is none. origin: FRAMEWORK VERSION."""
         return next((rule for rule in self.kernels if rule.matches(source, gpu, format_id, origin)), None)
+
+
+def gemm_protocol(origin: str, format_id: str) -> GemmProtocol:
+    """How rows of FRAMEWORK VERSION KERNEL were measured. Raises PerfModelError where no rule says it."""
+    for one in names().gemm_protocols:
+        if fnmatchcase(origin, one.origin) and (one.formats is None or format_id in one.formats):
+            return one
+    raise PerfModelError("no protocol of measurement matches", field="gemm_protocols", value=origin, mend="Add one to names.yaml.")
 
 
 def routing_of(distribution: str) -> str:

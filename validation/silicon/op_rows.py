@@ -19,16 +19,17 @@ def op_block(kind: str, part: Part, sources: Labels, formats: Labels, sizes: Map
     width = len(formats.values)
     pair = sources.codes.astype(np.int64) * width + formats.codes
     ours = [known.op_formats.get(kind, {}).get(text, known.formats.get(text, text)) for text in formats.values]
-    kernels, origins = [], []
+    kernels, forms, origins = [], [], []
     for source in sources.values:
         for form in ours:
             rule = next((rule for rule in known.ops.get(kind, ()) if rule.matches(source, part.gpu, form, part.source)), None)
             kernels.append(rule.profile if rule else source)
+            forms.append((rule.format if rule else None) or form)
             origins.append(f"{part.source} {source}")
     return dict(sizes) | {
         "gpu": Labels(np.zeros(len(latency), np.int32), (part.gpu,)),
         "kernel": chosen_labels(kernels, pair),
-        "format": Labels(formats.codes, tuple(ours)),
+        "format": chosen_labels(forms, pair),
         "source": chosen_labels(origins, pair),
         "latency": latency,
     }

@@ -1,4 +1,4 @@
-"""Which measured rows may be fitted: all but those below the floor, listed traps, spikes and dips."""
+"""Which measured rows may be fitted: all but those below the floor, listed traps, spikes, dips and times of 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def usable_rows(kernels: Sequence[str] = (), rows: Measurements | None = None) -
 def usable_mask(rows: Measurements) -> Mask:
     """[n] which rows may be fitted. Of ops beside the MoE layer no floor is looked at: fits bear the few below it."""
     floor = rough_floor(rows) if rows.kind == "layer" else np.zeros(len(rows))
-    mask: Mask = flag_rows(rows, floor, np.ones(len(rows), bool)).codes == 0
+    mask: Mask = (flag_rows(rows, floor, np.ones(len(rows), bool)).codes == 0) & (rows.latency > 0)
     return mask
 
 

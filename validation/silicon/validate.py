@@ -30,6 +30,7 @@ from perfmodel.validation.silicon.attention import read_attention
 from perfmodel.validation.silicon.collectives import read_collectives
 from perfmodel.validation.silicon.gemm import read_gemm
 from perfmodel.validation.silicon.moe import read_moe
+from perfmodel.validation.silicon.quantise import read_quantise
 from perfmodel.validation.silicon.regimes import score_by_regime
 from perfmodel.validation.silicon.usable import usable_mask
 
@@ -38,6 +39,7 @@ READERS: Mapping[str, Callable[[], Measurements]] = {
     "moe": read_moe,
     "gemm": read_gemm,
     "attention": read_attention,
+    "quantise": read_quantise,
     "collectives": read_collectives,
     "a2a": read_all_to_all,
 }
