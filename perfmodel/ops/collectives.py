@@ -85,8 +85,9 @@ def crowd(ranks: Array, p: Mapping[str, float]) -> Array:
 
 
 def by_ranks(use: Use, menu: str, ranks: Array) -> Array:
-    """[n] a menu's entry for up to 2, up to 4 and more ranks; 0 where there is none."""
-    few, some, many = use.menus.get(menu, (0, 0, 0))
+    """[n] a menu's entry for up to 2, up to 4 and more ranks (or its one entry for all); 0 where there is none."""
+    entries = use.menus.get(menu, (0,))
+    few, some, many = entries * 3 if len(entries) == 1 else entries
     return np.where(ranks <= 2, few, np.where(ranks <= 4, some, many)).astype(float)
 
 

@@ -17,9 +17,9 @@ from perfmodel.workload.expectation import Array, expected_active, expected_maxi
 from perfmodel.workload.layer import MOST_EXPERTS
 from perfmodel.workload.loads import BinomialLoad, Load, TwoLevelLoad
 
-Kind = Literal["balanced", "uniform", "group-limited", "powerlaw", "zipf", "active", "counts"]
+Kind = Literal["balanced", "uniform", "group-limited", "powerlaw", "powerlaw-early", "zipf", "active", "counts"]
 Placement = Literal["contiguous", "round-robin", "balanced"]
-SKEWED = ("powerlaw", "zipf", "counts")
+SKEWED = ("powerlaw", "powerlaw-early", "zipf", "counts")
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,8 @@ class Problem:
 def parse_routing(text: str, *, groups: tuple[int, int] = (1, 1), placement: Placement = "contiguous", redundant: int = 0) -> Routing:
     """`balanced`, `uniform`, `powerlaw:1.2`, `zipf:1`, `group-limited[:8/4]`, `active:16`, `counts:FILE` as a Routing.
 
+    `powerlaw-early:1.2` is the power law of the first version of the public collector.
+
     `groups` (n_group, topk_group) are the model's own, for `group-limited` without numbers. Raises PerfModelError.
     """
     kind, _, rest = text.partition(":")
@@ -104,7 +106,7 @@ def _parse_groups(rest: str, text: str) -> tuple[int, int]:
 
 
 def _parse_parameter(kind: str, rest: str, text: str) -> float:
-    example = {"powerlaw": "powerlaw:1.2", "zipf": "zipf:1", "active": "active:16"}[kind]
+    example = {"powerlaw": "powerlaw:1.2", "powerlaw-early": "powerlaw-early:1.2", "zipf": "zipf:1", "active": "active:16"}[kind]
     try:
         value = float(rest)
     except ValueError:

@@ -167,7 +167,7 @@ def _one_shape(routing: Routing, tokens: Array, experts: int, topk: int, ep: int
         assert routing.file is not None
         counts = scaled_counts(read_counts(routing.file, experts), tokens, topk)
     else:
-        counts = powerlaw_counts(tokens, experts, topk, routing.parameter, ep)
+        counts = powerlaw_counts(tokens, experts, topk, routing.parameter, ep, early=routing.kind == "powerlaw-early")
     local = place(counts, ep, routing.placement, routing.redundant)
     return CountLoad(local, _touched(tokens, local.sum(-1).mean(-1), topk))
 
@@ -187,12 +187,13 @@ def popular_order(experts: int) -> np.ndarray:
     return order
 
 
-def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: int = 1) -> Array:
+def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: int = 1, *, early: bool = False) -> Array:
     """Tokens per expert [n, DRAWS, experts] under the power law of the public measurements.
 
     Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n; then the sum is mended, one
     pair at a time, the `ep` ranks in turn: to the least loaded expert of the rank, or from the most loaded.
-    As _generate_power_law_distribution does in the collector of AIConfigurator (collector/helper.py, Apache-2.0).
+    As _generate_power_law_distribution does in the collector of AIConfigurator (collector/helper.py, Apache-2.0). `early`: as its first
+    version did (power_law_logits_v3), which mends over all experts at once, and so puts the few pairs of few tokens on one rank.
     """
     uniform = np.random.default_rng(SEED).random((DRAWS, experts))
     few = tokens * topk <= experts
@@ -205,6 +206,8 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: in
         drawn = (low**power + uniform * (high**power - low**power)) ** (1.0 / power)
     total = tokens * topk
     counts = np.rint(drawn / drawn.sum(-1, keepdims=True) * total[:, None, None])
+    if early:
+        return _mend_sum(np.minimum(_mended_early(counts, total), tokens[:, None, None]), tokens, topk)
     cap = tokens[:, None, None]
     clamped = np.minimum(counts, cap)
     ranks = clamped.reshape(*counts.shape[:2], ep, -1)
@@ -213,6 +216,23 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: in
     ranks = _raised(ranks, np.maximum(missing, 0.0), cap[..., None])
     ranks = -_raised(-ranks, np.maximum(-missing, 0.0), np.zeros_like(cap)[..., None])
     return _mend_sum(ranks.reshape(counts.shape), tokens, topk)
+
+
+def _mended_early(counts: Array, total: Array) -> Array:
+    """`counts` [n, draws, experts] with their sum brought to `total` [n]: up by one for the most loaded experts, ties in their order, again
+    and again; down by one for the least loaded, but where that holds nothing for the most loaded of all.
+    """
+    missing = total[:, None] - counts.sum(-1)
+    order = np.argsort(-counts, axis=-1, kind="stable")
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.broadcast_to(np.arange(counts.shape[-1]), counts.shape), axis=-1)
+    more, less = np.maximum(missing, 0.0)[..., None], np.maximum(-missing, 0.0)[..., None]
+    size = counts.shape[-1]
+    raised = counts + np.floor(more / size) + (place < more % size)
+    empty = np.minimum((counts == 0).sum(-1, keepdims=True), less)
+    lowered = -_raised(-raised[..., None, :], empty[..., 0], np.zeros((1, 1, 1, 1)))[..., 0, :]
+    result: Array = lowered - ((place < size - empty) & (place >= size - less) & (lowered > 0))
+    return result
 
 
 def _raised(counts: Array, more: Array, cap: Array) -> Array:

@@ -56,7 +56,7 @@ def _read(part: Part, known: Names) -> dict[str, Any]:
         "gpu": Labels(np.zeros(count, np.int32), (part.gpu,)),
         "kernel": kernel,
         "format": Labels(texts["moe_dtype"].codes, tuple(known.formats.get(text, text) for text in texts["moe_dtype"].values)),
-        "routing": Labels(texts["distribution"].codes, tuple(routing_of(text) for text in texts["distribution"].values)),
+        "routing": Labels(texts["distribution"].codes, tuple(routing_of(text, part.source) for text in texts["distribution"].values)),
         "gated": gated,
         "source": version,
         "latency": table["latency"].to_numpy().astype(float) * MILLISECOND,

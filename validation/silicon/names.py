@@ -62,6 +62,8 @@ class Names(Strict):
     kernels: tuple[KernelRule, ...] = Field(strict=False)
     ungated: tuple[dict[str, int], ...] = Field(strict=False)
     """Sizes of layers without a gate."""
+    early_power_law: tuple[str, ...] = Field(strict=False)
+    """Patterns of FRAMEWORK VERSION whose power law is that of the collector's first version."""
     op_formats: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Kind of op -> names of formats that mean something else there."""
     ops: dict[str, tuple[KernelRule, ...]] = Field(strict=False)
@@ -88,9 +90,10 @@ def gemm_protocol(origin: str, format_id: str) -> GemmProtocol:
     raise PerfModelError("no protocol of measurement matches", field="gemm_protocols", value=origin, mend="Add one to names.yaml.")
 
 
-def routing_of(distribution: str) -> str:
-    """`balanced`, or `power_law_1.2` as powerlaw:1.2."""
-    return distribution.replace("power_law_", "powerlaw:")
+def routing_of(distribution: str, origin: str = "") -> str:
+    """`balanced`, or `power_law_1.2` as powerlaw:1.2; of origins (FRAMEWORK VERSION) with the first generator as powerlaw-early:1.2."""
+    early = any(fnmatchcase(origin, pattern) for pattern in names().early_power_law)
+    return distribution.replace("power_law_", "powerlaw-early:" if early else "powerlaw:")
 
 
 @cache
