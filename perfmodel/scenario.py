@@ -58,7 +58,7 @@ class Scenario:
         machine = self.machine(profile)
         load, imbalance = busiest_load(self.routing, Problem(rows.tokens, rows.experts, rows.topk, rows.ep), machine.tiles.m)
         if profile.slots == "all":
-            load = AllSlotsLoad(load, rows.topk)
+            load = AllSlotsLoad(load, rows.topk, rows.tokens if profile.token_rows == "all" else None)
         launches = machine.launches + (2 if (rows.shared_inter > 0).any() else 0)
         return Layer(rows, load, machine, self.launch.time(launches), self.fabric), imbalance
 

@@ -21,6 +21,12 @@ def test_slots_elsewhere_are_one_more_expert_of_work_and_none_of_weights():
     assert load.tiles(4) == pytest.approx([1 + 1 + 4])  # the 13 in vain fill 4 tiles of 4
 
 
+def test_all_tokens_may_enter_a_rank():
+    load = AllSlotsLoad(counts([3, 0, 4]), np.array([4.0]), np.array([8.0]))  # 8 tokens x top-4 = 32 slots, 25 of them in vain
+    assert load.pairs == pytest.approx([32])
+    assert load.tiles(4) == pytest.approx([1 + 1 + 7])
+
+
 def test_without_other_ranks_all_slots_are_local():
     local = counts([10, 5, 5])
     load = AllSlotsLoad(local, np.array([4.0]))

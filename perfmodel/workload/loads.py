@@ -143,11 +143,14 @@ class AllSlotsLoad:
 
     local: Load
     topk: Array
+    entering: Array | None = None
+    """Tokens that enter the rank; absent for those with an expert on it."""
 
     @property
     def pairs(self) -> Array:
         """Pairs that are computed."""
-        pairs: Array = np.maximum(self.local.tokens * self.topk, self.local.pairs)
+        entering = self.local.tokens if self.entering is None else self.entering
+        pairs: Array = np.maximum(entering * self.topk, self.local.pairs)
         return pairs
 
     @property
