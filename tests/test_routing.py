@@ -135,6 +135,33 @@ def test_the_sum_of_power_law_counts_is_mended_one_pair_at_a_time(case):
         assert (np.sort(counts[draw]) == np.sort(ranks)).all()
 
 
+@pytest.mark.parametrize("case", [(1, 256, 8), (4, 256, 8), (64, 256, 8), (4096, 64, 6), (5, 8, 2)])
+def test_the_earlier_power_law_mends_from_the_least_loaded_expert_of_all(case):
+    tokens, experts, topk = case
+    counts = powerlaw_counts(np.array([float(tokens)]), experts, topk, 1.2, early=True)[0]
+    low, high = (1.0, max(0.8 * tokens, 1.0 + 1e-9)) if tokens * topk > experts else (0.01, 2.0)
+    for draw, uniform in enumerate(np.random.default_rng(SEED).random((DRAWS, experts))):
+        drawn = (low**-0.2 + uniform * (high**-0.2 - low**-0.2)) ** -5.0
+        rounded = np.rint(drawn / drawn.sum() * tokens * topk)
+        kept = np.minimum(rounded, tokens)
+        for _ in range(int((rounded - kept).sum())):
+            kept[next(e for e in np.argsort(-np.minimum(rounded, tokens), kind="stable")[::-1] if kept[e] < tokens)] += 1
+        order, missing = np.argsort(-kept, kind="stable")[::-1], int(tokens * topk - kept.sum())
+        for turn in range(abs(missing)):
+            place = order[turn % experts]
+            if missing > 0:
+                kept[place] += 1
+            else:
+                kept[place if kept[place] > 0 else kept.argmax()] -= 1
+        assert (np.sort(counts[draw]) == np.sort(kept)).all()
+
+
+def test_the_earlier_power_law_puts_few_tokens_on_one_rank():
+    few = [busiest_load(parse_routing(f"{name}:1.2"), problem(1, ep=8))[0].active[0] for name in ("powerlaw", "powerlaw-early")]
+    assert few[0] < 4
+    assert few[1] > 6  # of top-8
+
+
 def in_turn(ranks, missing, cap):
     """Add `missing` pairs (or take them away), one to the least loaded expert of each rank in turn (from the most loaded)."""
     while missing:

@@ -75,7 +75,7 @@ class Problem:
 def parse_routing(text: str, *, groups: tuple[int, int] = (1, 1), placement: Placement = "contiguous", redundant: int = 0) -> Routing:
     """`balanced`, `uniform`, `powerlaw:1.2`, `zipf:1`, `group-limited[:8/4]`, `active:16`, `counts:FILE` as a Routing.
 
-    `powerlaw-early:1.2` is the power law of the first version of the public collector.
+    `powerlaw-early:1.2` is the power law of an earlier version of the public collector.
 
     `groups` (n_group, topk_group) are the model's own, for `group-limited` without numbers. Raises PerfModelError.
     """

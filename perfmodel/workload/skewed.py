@@ -192,8 +192,8 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: in
 
     Inverse CDF of x^-alpha on [1, 0.8 n] ([0.01, 2] where n k <= E), scaled to n k, rounded, no expert over n; then the sum is mended, one
     pair at a time, the `ep` ranks in turn: to the least loaded expert of the rank, or from the most loaded.
-    As _generate_power_law_distribution does in the collector of AIConfigurator (collector/helper.py, Apache-2.0). `early`: as its first
-    version did (power_law_logits_v3), which mends over all experts at once, and so puts the few pairs of few tokens on one rank.
+    As _generate_power_law_distribution does in the collector of AIConfigurator (collector/helper.py, Apache-2.0). `early`: as an
+    earlier version did, which mends over all experts at once, and so puts the few pairs of few tokens on one rank.
     """
     uniform = np.random.default_rng(SEED).random((DRAWS, experts))
     few = tokens * topk <= experts
@@ -206,9 +206,9 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: in
         drawn = (low**power + uniform * (high**power - low**power)) ** (1.0 / power)
     total = tokens * topk
     counts = np.rint(drawn / drawn.sum(-1, keepdims=True) * total[:, None, None])
-    if early:
-        return _mend_sum(np.minimum(_mended_early(counts, total), tokens[:, None, None]), tokens, topk)
     cap = tokens[:, None, None]
+    if early:
+        return _mend_sum(np.minimum(_mended_early(counts, total, cap), cap), tokens, topk)
     clamped = np.minimum(counts, cap)
     ranks = clamped.reshape(*counts.shape[:2], ep, -1)
     ranks = _raised(ranks, (counts - clamped).sum(-1), cap[..., None])
@@ -218,20 +218,27 @@ def powerlaw_counts(tokens: Array, experts: int, topk: int, alpha: float, ep: in
     return _mend_sum(ranks.reshape(counts.shape), tokens, topk)
 
 
-def _mended_early(counts: Array, total: Array) -> Array:
-    """`counts` [n, draws, experts] with their sum brought to `total` [n]: up by one for the most loaded experts, ties in their order, again
-    and again; down by one for the least loaded, but where that holds nothing for the most loaded of all.
+def _mended_early(counts: Array, total: Array, cap: Array) -> Array:
+    """`counts` [n, draws, experts] cut to `cap` [n, 1, 1], what is cut filling one least loaded expert after the other; then their sum is
+    brought to `total` [n]: up by one for the least loaded experts, the last of equals first, again and again; down by one likewise, but
+    where an expert holds nothing for the most loaded of all.
     """
-    missing = total[:, None] - counts.sum(-1)
-    order = np.argsort(-counts, axis=-1, kind="stable")
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.broadcast_to(np.arange(counts.shape[-1]), counts.shape), axis=-1)
-    more, less = np.maximum(missing, 0.0)[..., None], np.maximum(-missing, 0.0)[..., None]
     size = counts.shape[-1]
-    raised = counts + np.floor(more / size) + (place < more % size)
-    empty = np.minimum((counts == 0).sum(-1, keepdims=True), less)
+    kept = np.minimum(counts, cap)
+    order = np.argsort(-kept, axis=-1, kind="stable")[..., ::-1]
+    room = cap - np.take_along_axis(kept, order, axis=-1)
+    before = np.cumsum(room, axis=-1) - room
+    filled = np.clip((counts - kept).sum(-1, keepdims=True) - before, 0.0, room)
+    np.put_along_axis(kept, order, np.take_along_axis(kept, order, axis=-1) + filled, axis=-1)
+    missing = total[:, None, None] - kept.sum(-1, keepdims=True)
+    order = np.argsort(-kept, axis=-1, kind="stable")[..., ::-1]
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.broadcast_to(np.arange(size), kept.shape), axis=-1)
+    more, less = np.maximum(missing, 0.0), np.maximum(-missing, 0.0)
+    raised = kept + np.floor(more / size) + (place < more % size)
+    empty = np.minimum((kept == 0).sum(-1, keepdims=True), less)
     lowered = -_raised(-raised[..., None, :], empty[..., 0], np.zeros((1, 1, 1, 1)))[..., 0, :]
-    result: Array = lowered - ((place < size - empty) & (place >= size - less) & (lowered > 0))
+    result: Array = lowered - ((place >= empty) & (place < less) & (lowered > 0))
     return result
 
 

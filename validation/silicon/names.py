@@ -63,7 +63,7 @@ class Names(Strict):
     ungated: tuple[dict[str, int], ...] = Field(strict=False)
     """Sizes of layers without a gate."""
     early_power_law: tuple[str, ...] = Field(strict=False)
-    """Patterns of FRAMEWORK VERSION whose power law is that of the collector's first version."""
+    """Patterns of FRAMEWORK VERSION whose power law is that of an earlier version of the collector."""
     op_formats: dict[str, dict[str, str]] = Field(default_factory=dict)
     """Kind of op -> names of formats that mean something else there."""
     ops: dict[str, tuple[KernelRule, ...]] = Field(strict=False)
@@ -91,7 +91,7 @@ def gemm_protocol(origin: str, format_id: str) -> GemmProtocol:
 
 
 def routing_of(distribution: str, origin: str = "") -> str:
-    """`balanced`, or `power_law_1.2` as powerlaw:1.2; of origins (FRAMEWORK VERSION) with the first generator as powerlaw-early:1.2."""
+    """`balanced`, or `power_law_1.2` as powerlaw:1.2; of origins (FRAMEWORK VERSION) with the earlier generator as powerlaw-early:1.2."""
     early = any(fnmatchcase(origin, pattern) for pattern in names().early_power_law)
     return distribution.replace("power_law_", "powerlaw-early:" if early else "powerlaw:")
 
