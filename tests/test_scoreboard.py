@@ -73,7 +73,7 @@ class TestTable:
         data = board.scoreboard([line(), line("unseen", unseen=True, coverage80=None), line("bytes", fitted_on=0.0)]).as_json()
         rows = markdown(data).splitlines()
         assert rows[2] == "| MoE layers | 1,234 | 9.3 % | 14.0 % | 80 % | 4.3 % |"
-        assert rows[3] == "| unseen | 1,234 | 9.3 % | 14.0 % | – | 4.3 % of others |"
+        assert rows[3] == "| unseen | 1,234 | 9.3 % | 14.0 % | – | 4.3 %, none scored |"
         assert rows[4].endswith("| none |")
         assert len({row.count("|") for row in rows[:5]}) == 1
 

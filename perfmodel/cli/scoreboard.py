@@ -75,7 +75,7 @@ def _write_sample(path: Path) -> None:
 
 
 def _computed() -> Scoreboard:
-    """All lines, with a bar on stderr; Ctrl-C leaves everything as it was."""
+    """All lines, with a bar on stderr, or a note for each step where that is no terminal; Ctrl-C leaves everything as it was."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -87,6 +87,8 @@ def _computed() -> Scoreboard:
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=len(planned))
         for step in planned:
+            if progress.disable:
+                note(f"{step.name} ...")
             progress.update(task, description=step.name)
             lines += step.compute()
             progress.advance(task)

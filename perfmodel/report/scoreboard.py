@@ -29,7 +29,7 @@ def _cells(line: Mapping[str, Any]) -> Sequence[str]:
 def _fitted_on(share: float | None, unseen: bool) -> str:
     if share == 0:
         return "none"
-    return f"{percent(share)} of others" if unseen else percent(share)
+    return f"{percent(share)}, none scored" if unseen else percent(share)
 
 
 def percent(share: float | None, *, digits: int = 1) -> str:

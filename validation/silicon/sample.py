@@ -1,4 +1,4 @@
-"""A small sample of the measured MoE layers as a CSV that `perfmodel validate FILE.csv` takes; it comes along, for tests."""
+"""A small sample of the measured MoE layers as a CSV that `perfmodel validate FILE.csv` takes; a checkout holds one, for its tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from perfmodel.validation.measurements import Integers, Measurements, group_ids
 from perfmodel.validation.score import FAMILY
 from perfmodel.validation.silicon.validate import SiliconValidation
 
-SAMPLE = Path(__file__).parents[1] / "samples" / "silicon_sample.csv"
+SAMPLE = Path(__file__).resolve().parents[2] / "tests" / "data" / "silicon_sample.csv"
+"""Not there in what is installed."""
 ROWS, LEAST = 1500, 3
 """About so many rows, and of each GPU, kernel and format at least so many."""
 COLUMNS = tuple(column.name for column in LAYER_COLUMNS if column.name != "launch")

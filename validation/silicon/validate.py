@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.ops.catalog import OPS
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.calibrate import calibrate
 from perfmodel.validation.calibrate_ops import calibrate_ops
@@ -111,7 +112,8 @@ def validate_silicon(
     if not (out & chosen).any():
         value = ", ".join(name for name in (gpu, kernel) if name)
         raise PerfModelError("no row that is left out has it", field="--gpu, --kernel", value=value, mend="Name one that is left out.")
-    known = rows.take(np.flatnonzero(~out & chosen_mask(rows, None, kernel)))
+    pooled = op in OPS and OPS[op].scarce  # kernels of a pool are fitted together, whichever are scored
+    known = rows.take(np.flatnonzero(~out & chosen_mask(rows, None, None if pooled else kernel)))
     if not len(known):
         raise PerfModelError("no row is left to fit on", field="--kernel", value=kernel, mend="Leave less out, or name a kernel of both.")
     return _score_unseen(op, rows.take(np.flatnonzero(out & chosen)), known, leave_out_arch)
