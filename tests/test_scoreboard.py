@@ -121,7 +121,9 @@ class TestCommand:
         command.scoreboard(write=page, sample=None, json=False)
         table = markdown(board.load_scoreboard(board.FILE).as_json())
         assert page.read_text() == f"# Page\n{BEGIN}\n{table}{END}\nend\n"
-        assert capsys.readouterr().out == table
+        shown = capsys.readouterr()
+        assert shown.out == table
+        assert shown.err.splitlines()[0] == "one ..."  # no terminal: a note for each step
 
     def test_json_is_the_same_object(self, quick, capsys):
         command.scoreboard(write=None, sample=None, json=True)
@@ -191,3 +193,19 @@ class TestSample:
         assert again.tokens.tolist() == [64, 256]
         assert again.latency == pytest.approx(rows.latency[[0, 2]], rel=1e-6)
         assert again.labels["source"][0] == "trtllm 1.3.0 x"
+
+
+def test_gpus_of_the_catalogue_are_read_once_and_files_each_time(tmp_path):
+    from perfmodel.hardware import find_gpu
+    from perfmodel.validation.predicting import load_measured_gpu
+
+    assert load_measured_gpu("h200") is load_measured_gpu("h200")
+    mine = tmp_path / "mine.yaml"
+    text = find_gpu("h200").read_text()
+    mine.write_text(text)
+    before = load_measured_gpu(str(mine)).dram_bandwidth
+    lines = text.splitlines()
+    place = next(i for i, line in enumerate(lines) if "bandwidth_GBps" in line)
+    lines[place] = lines[place].replace("4800", "4900")
+    mine.write_text("\n".join(lines))
+    assert load_measured_gpu(str(mine)).dram_bandwidth == pytest.approx(before * 4900 / 4800)
