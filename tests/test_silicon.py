@@ -126,3 +126,52 @@ def test_every_rule_names_a_profile():
 
     missing = {rule.profile for rule in names().kernels} - set(profile_ids())
     assert not missing
+
+
+class TestOnlySomeRows:
+    """--gpu and --kernel."""
+
+    def test_rows_of_a_gpu_alone_are_scored(self, data):
+        overall = validate_silicon(gpu="h200").summary()
+        assert overall["overall"]["n"] == 2
+        assert {family["gpu"] for family in overall["families"]} == {"h200"}
+
+    def test_rows_of_a_kernel_alone_are_scored(self, data):
+        found = validate_silicon(kernel="sglang-triton").summary()
+        assert [(family["gpu"], family["kernel"]) for family in found["families"]] == [("gb200", "sglang-triton")]
+
+    def test_the_share_is_of_the_rows_that_the_fits_of_the_rest_were_drawn_from(self, data):
+        from perfmodel.profiles import load_profile
+
+        def rows_of(kernel, architecture, form):
+            return load_profile(kernel).find_fit(architecture, form).provenance.rows
+
+        one = validate_silicon(kernel="trtllm-cutlass")
+        assert (one.used, one.of) == (rows_of("trtllm-cutlass", "hopper", "bf16"), 1)
+        both = validate_silicon(gpu="h200")
+        assert both.of == 2
+        assert both.used == one.used + rows_of("trtllm-cutlass-ungated", "hopper", "bf16")
+        assert validate_silicon().of == 6
+
+    def test_a_fit_of_two_gpus_counts_the_rows_of_both(self, tmp_path, monkeypatch):
+        for gpu in ("h100_sxm", "h200_sxm"):
+            write(tmp_path, gpu, "trtllm", "1.3.0", [row("moe_torch_flow_cutlass", "bfloat16", 64, 6.5)] * 3)
+        monkeypatch.setattr(parts, "data_folder", lambda: tmp_path)
+        alone, whole = validate_silicon(gpu="h100"), validate_silicon()
+        assert len(alone.rows) == 3
+        assert (alone.used, alone.of) == (whole.used, whole.of) == (whole.used, 6)
+
+    @pytest.mark.parametrize(
+        ("arguments", "field", "words"),
+        [
+            ({"gpu": "h20O"}, "--gpu", "Did you mean h200"),
+            ({"kernel": "trtllm-cutlas"}, "--kernel", "Did you mean trtllm-cutlass"),
+            ({"gpu": "h200", "kernel": "sglang-triton"}, "--gpu, --kernel", "Leave one of them out"),
+            ({"gpu": "h200", "leave_out_gpu": ["b200"]}, "--gpu, --kernel", "Name one that is left out"),
+            ({"kernel": "trtllm-cutlass", "leave_out_gpu": ["h200"]}, "--kernel", "of both"),
+        ],
+    )
+    def test_what_leaves_no_row_is_said(self, data, arguments, field, words):
+        with pytest.raises(PerfModelError, match=words) as caught:
+            validate_silicon(**arguments)
+        assert caught.value.field == field

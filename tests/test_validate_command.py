@@ -97,7 +97,6 @@ def test_a_kernel_that_nobody_knows_is_said_not_guessed(mine):
     [
         (["tabels"], "Did you mean tables?"),
         (["silicon", "--op", "gem"], "is not modelled yet"),
-        (["silicon", "--gpu", "b200"], "does not go with `silicon`"),
         (["silicon", "--rows", "nowhere/rows.parquet"], "the folder is not there"),
         (["tables", "--leave-out-gpu", "b200"], "goes with `silicon`"),
         (["mein.csv"], "Did you mean mine.csv?"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +13,9 @@ from perfmodel.validation.columns import COLUMNS, Kind
 from perfmodel.validation.flags import flag_rows
 from perfmodel.validation.measurements import Floats, Integers, Measurements, group_ids
 from perfmodel.validation.score import FAMILY, Comparison
+
+if TYPE_CHECKING:
+    from perfmodel.hardware import GpuSpec
 
 Predict = Callable[[Kind, Mapping[str, str], Mapping[str, Integers]], Floats]
 """From the labels that rows share and their sizes [n] to [4, n] seconds: prediction, physical floor, low and high of the 80 % interval."""
@@ -46,22 +51,36 @@ def _predict_layers(labels: Mapping[str, str], sizes: Mapping[str, Integers]) ->
     from perfmodel.latency import predict_layers
     from perfmodel.scenario import resolve
 
-    scenario = resolve(labels["gpu"], labels["format"], labels["kernel"], routing=labels["routing"], launch=labels["launch"] or "graph")
+    gpu = load_measured_gpu(labels["gpu"])
+    scenario = resolve(gpu, labels["format"], labels["kernel"], routing=labels["routing"], launch=labels["launch"] or "graph")
     columns = {name.removeprefix("num_"): column for name, column in sizes.items()}
     answer = predict_layers(scenario, columns, gated=labels["gated"] == "true")
     return np.stack([answer.latency, answer.floor, answer.low, answer.high])
 
 
+def load_measured_gpu(gpu: str) -> GpuSpec:
+    """The GPU of measured rows, which are asked for again and again: those of the catalogue are read once, files each time."""
+    from perfmodel.hardware import gpu_ids, load_gpu
+
+    return _load_bundled(gpu) if gpu in gpu_ids() else load_gpu(gpu)
+
+
+@lru_cache(maxsize=64)
+def _load_bundled(gpu: str) -> GpuSpec:
+    from perfmodel.hardware import load_gpu
+
+    return load_gpu(gpu)
+
+
 def has_profile(gpu: str, kernel: str, format_id: str) -> bool:
     """Whether a kernel profile (an id, or a YAML file) covers the format on the GPU's architecture; `auto` always finds one."""
-    from perfmodel.hardware import load_gpu
     from perfmodel.profiles import load_profile, profile_ids
 
     if kernel == "auto":
         return True
     if kernel not in profile_ids() and not kernel.endswith((".yaml", ".yml")):
         return False
-    return load_profile(kernel).supports(load_gpu(gpu).architecture, format_id)
+    return load_profile(kernel).supports(load_measured_gpu(gpu).architecture, format_id)
 
 
 def _groups(rows: Measurements) -> Iterator[Integers]:
@@ -112,6 +131,5 @@ def _first_failing(group: Integers, ask: Callable[[Integers], Floats], error: Pe
 def _check_format(gpu: str, format_id: str) -> None:
     """Raises PerfModelError where the GPU lacks the units of the format: a measurement of that cannot exist."""
     from perfmodel.formats import get_format
-    from perfmodel.hardware import load_gpu
 
-    get_format(format_id).math_type(load_gpu(gpu).math_types)
+    get_format(format_id).math_type(load_measured_gpu(gpu).math_types)

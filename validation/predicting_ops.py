@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 
-from perfmodel.hardware import load_gpu
 from perfmodel.ops.catalog import get_op, predict_op
 from perfmodel.profiles.op_profile import OpFit, load_op_profile, op_profile_ids
 from perfmodel.validation.calibrate_ops import FittedOp
 from perfmodel.validation.columns import Kind
 from perfmodel.validation.measurements import Floats, Integers
-from perfmodel.validation.predicting import Predict
-
-load_measured_gpu = lru_cache(maxsize=64)(load_gpu)
-"""GPUs of measured rows, which are asked for again and again."""
+from perfmodel.validation.predicting import Predict, load_measured_gpu
 
 
 def predict_op_rows(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:

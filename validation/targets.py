@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.units import MICROSECOND
+from perfmodel.validation.choosing import chosen_mask, nothing_left
 from perfmodel.validation.flags import load_traps
 from perfmodel.validation.measurements import About, Measurements
 from perfmodel.validation.predicting import Predict, hold
@@ -119,23 +119,13 @@ def _held(tables: Sequence[Table], gpu: str | None, kernel: str | None, predict:
         if table.rows is None:
             chosen.append(table)
             continue
-        mask = np.ones(len(table.rows), bool)
-        for name, wanted in (("gpu", gpu), ("kernel", kernel)):
-            mask &= table.rows.labels[name].where(wanted) if wanted is not None else True
+        mask = chosen_mask(table.rows, gpu, kernel)
         if mask.any():
             rows = table.rows.take(np.flatnonzero(mask)) if not mask.all() else table.rows
             chosen.append(Table(table.id, table.about, rows, hold(rows, predict)))
     if not any(table.held for table in chosen):
-        raise _nothing_left(tables, gpu, kernel)
+        raise nothing_left([table.rows for table in tables if table.rows is not None], gpu, kernel)
     return chosen
-
-
-def _nothing_left(tables: Sequence[Table], gpu: str | None, kernel: str | None) -> PerfModelError:
-    for field, wanted in (("gpu", gpu), ("kernel", kernel)):
-        there = {text for table in tables if table.rows is not None for text in table.rows.labels[field].values}
-        if wanted is not None and wanted not in there:
-            return PerfModelError("no row has it", field=f"--{field}", value=wanted, mend=did_you_mean(wanted, there))
-    return PerfModelError("no row has both", field="--gpu, --kernel", value=f"{gpu}, {kernel}", mend="Leave one of them out.")
 
 
 def _rows(rows: Measurements, held: Comparison) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,7 @@ COMMANDS = (
     "profiles",
     "validate",
     "compare",
+    "scoreboard",
     "calibrate",
     "measure",
     "runs",

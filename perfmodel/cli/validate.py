@@ -94,13 +94,10 @@ def _silicon(
     from perfmodel.report.validate import print_families
     from perfmodel.validation.silicon.validate import validate_silicon
 
-    for name, given in (("--gpu", gpu), ("--kernel", kernel)):
-        if given is not None:
-            raise PerfModelError("does not go with `silicon`", field=name, value=given, mend="Its report has a line for each family.")
     if path is not None and not path.parent.is_dir():
         raise PerfModelError("the folder is not there", field="--rows", value=str(path.parent), mend="Make it first.")
     left = [name.strip() for name in leave_out_gpu.split(",")] if leave_out_gpu else []
-    outcome = validate_silicon(op, leave_out_gpu=left, leave_out_arch=leave_out_arch)
+    outcome = validate_silicon(op, gpu=gpu, kernel=kernel, leave_out_gpu=left, leave_out_arch=leave_out_arch)
     if path is not None:
         outcome.write(path)
     if checks:
