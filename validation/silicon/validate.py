@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.files import write_atomic
 from perfmodel.hardware import load_gpu
 from perfmodel.latency import predict_layers
 from perfmodel.profiles import Profile, load_profile, profile_ids
@@ -85,8 +86,11 @@ class SiliconValidation:
         about = {
             "about": f"{self.rows.about.title}: {self.rows.about.source}",
             "predicted": datetime.now(UTC).isoformat(timespec="seconds"),
+            "kind": self.rows.kind,
         }
-        pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table(columns).replace_schema_metadata(about), sink)
+        write_atomic(path, sink.getvalue().to_pybytes())
 
 
 def validate_silicon(op: str = "moe", *, leave_out_gpu: Sequence[str] = (), leave_out_arch: str | None = None) -> SiliconValidation:
