@@ -10,17 +10,14 @@ from typing import Any, Literal, get_args
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from perfmodel.errors import PerfModelError
-from perfmodel.hardware import gpu_ids
 from perfmodel.validated import Strict, validate
-from perfmodel.validation.columns import parse_choice
 from perfmodel.validation.runs.case import Case
 from perfmodel.validation.runs.kernels import named
+from perfmodel.validation.runs.plausible import check_plausible
 
 RunKind = Literal["grouped-gemm", "layer"]
 
 
-RANGES = (("us_low", "us_high"), ("predicted_low_us", "predicted_high_us"))
-"""Fields of which the first is never over the second."""
 MOST_ERROR = 0.01
 """||y - ref|| / ||ref|| beyond which a kernel is wrong."""
 DERIVED = {"source", "gpu", "profile", "flop", "bytes", "predicted_us", "predicted_low_us", "predicted_high_us", "predicted_dram_bytes"}
@@ -147,28 +144,10 @@ def parse_run(cells: Mapping[str, Any], *, file: str, line: int) -> Run:
     data = {name: _cell(name, value, file, line) for name, value in known.items()}
     try:
         run = validate(Run, data)
-        if run.gpu is not None:
-            _check_gpu(run.gpu)
-        _check_ranges(run)
+        check_plausible(run)
         return run
     except PerfModelError as error:
         raise PerfModelError(error.problem, file=file, line=line, field=error.field, value=error.value, mend=error.mend) from None
-
-
-def _check_gpu(gpu: str) -> None:
-    """Raises PerfModelError for an id that the catalogue lacks: one such row would stop every validation."""
-    try:
-        parse_choice(*gpu_ids())(gpu)
-    except PerfModelError as error:
-        raise PerfModelError("no such GPU in the catalogue", field="gpu", value=gpu, mend=error.mend) from error
-
-
-def _check_ranges(run: Run) -> None:
-    """Raises PerfModelError for a range that is upside down."""
-    for low, high in RANGES:
-        ends = getattr(run, low), getattr(run, high)
-        if None not in ends and ends[0] > ends[1]:
-            raise PerfModelError(f"is over {high}", field=low, value=ends[0], mend="Swap the two, or mend one.")
 
 
 def _cell(name: str, value: Any, file: str, line: int) -> Any:
