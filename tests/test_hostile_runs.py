@@ -1,6 +1,7 @@
 """Stores, files of runs and paths that something is wrong with: each ends in one PerfModelError, at once, and nothing is lost."""
 
 import json
+from dataclasses import replace
 
 import duckdb
 import numpy as np
@@ -9,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from runs_examples import a_run
 
+from perfmodel.cli.measure import measure
 from perfmodel.cli.validate import _check_rows_path
 from perfmodel.errors import PerfModelError
-from perfmodel.validation.compare import compare_rows
+from perfmodel.validation.compare import Compared, Part, compare_rows
 from perfmodel.validation.measurements import Labels, Measurements
 from perfmodel.validation.runs.exchange import write_runs
 from perfmodel.validation.runs.files import read_runs
@@ -151,3 +153,14 @@ def test_the_path_of_rows_is_checked_before_the_work(tmp_path):
         with pytest.raises(PerfModelError, match="--rows"):
             _check_rows_path(path)
     _check_rows_path(tmp_path / "rows.parquet")
+
+
+def test_a_difference_of_nothing_is_in_no_picture_of_logarithms():
+    one = silicon()
+    zero = Part(one.rows, replace(one.held, measured=np.array([0.0, 4e-6]), predicted=np.array([0.0, 5e-6])))
+    assert Compared("silicon", [], [zero]).points()["tokens"] == [32]
+
+
+def test_no_gpu_is_not_the_default_one():
+    with pytest.raises(PerfModelError, match="no such GPU"):
+        measure(dry_run=True, gpu="")

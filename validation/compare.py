@@ -99,7 +99,7 @@ class Compared:
         held = Comparison.join([part.held for part in self.parts])
         regime, names = self._regimes()
         tokens = np.concatenate([part.rows.tokens for part in self.parts])
-        chosen = np.flatnonzero(is_scored(held.flags))
+        chosen = np.flatnonzero(is_scored(held.flags) & (held.measured > 0) & (held.predicted > 0))  # axes are logarithmic
         if len(chosen) > most:
             chosen = np.sort(np.random.default_rng(0).choice(chosen, most, replace=False))
         return {
