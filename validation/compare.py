@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from perfmodel.errors import PerfModelError
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.checks import check_rows, regimes
-from perfmodel.validation.columns import Kind
+from perfmodel.validation.columns import TOKENS, Kind
 from perfmodel.validation.flags import is_scored
 from perfmodel.validation.measurements import Labels, Mask, Measurements
 from perfmodel.validation.score import FAMILY, Comparison, families, score
@@ -34,7 +34,9 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     "grouped-gemm": ("experts", "n", "k", "tokens_per_expert"),
     "gemm": ("m", "n", "k"),
 }
-"""Sizes by which the kind of a Parquet file of rows is known."""
+"""Sizes by which the kind of a Parquet file of rows is known that does not say it."""
+TIMES = ("latency", "predicted", "floor", "low", "high")
+"""Columns of such a file, each with _us."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +99,7 @@ class Compared:
         held = Comparison.join([part.held for part in self.parts])
         regime, names = self._regimes()
         tokens = np.concatenate([part.rows.tokens for part in self.parts])
-        chosen = np.flatnonzero(is_scored(held.flags))
+        chosen = np.flatnonzero(is_scored(held.flags) & (held.measured > 0) & (held.predicted > 0))  # axes are logarithmic
         if len(chosen) > most:
             chosen = np.sort(np.random.default_rng(0).choice(chosen, most, replace=False))
         return {
@@ -151,19 +153,45 @@ def compare_rows(path: Path) -> Compared:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise PerfModelError("is no Parquet file that can be read", file=path, mend="Write it with validate silicon --rows.") from error
-    names = set(table.column_names)
-    kind = next((kind for kind, sizes in KINDS.items() if {*sizes, *FAMILY, "latency_us", "predicted_us", "flag"} <= names), None)
-    if kind is None:
-        raise PerfModelError("holds no rows of a validation", file=path, mend="Write it with validate silicon --rows.")
+    about = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items() if key in (b"about", b"predicted", b"kind")}
+    kind = _kind_of(path, set(table.column_names), about.get("kind"))
+    _check_columns(path, table, kind)
     labels = {name: _labels(table[name]) for name in table.column_names if pa.types.is_string(table[name].type) and name != "flag"}
-    sizes = {name: table[name].to_numpy().astype(np.int64) for name in KINDS[kind]}
-    us = {name: table[f"{name}_us"].to_numpy() * MICROSECOND for name in ("latency", "predicted", "floor", "low", "high")}
+    sizes = {name: table[name].to_numpy() for name in table.column_names if pa.types.is_int64(table[name].type)}
+    us = {name: table[f"{name}_us"].to_numpy() * MICROSECOND for name in TIMES}
     rows = Measurements(kind, str(path), np.arange(1, len(table) + 1), labels, sizes, us["latency"])
     family = {name: labels[name] for name in FAMILY}
     held = Comparison(family, us["latency"], us["predicted"], us["floor"], us["low"], us["high"], _labels(table["flag"]))
-    about = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items()}
     data = [about.get("about", ""), f"rows of {path.name}, predicted {about.get('predicted', 'at an unknown time')}"]
     return Compared("silicon", [text for text in data if text], [Part(rows, held)])
+
+
+def _kind_of(path: Path, names: set[str], said: str | None) -> Kind:
+    """What the rows of a Parquet file are: as it says, or by its sizes. Raises PerfModelError for rows of something else."""
+    if said in TOKENS:
+        return cast(Kind, said)
+    for kind, sizes in KINDS.items():
+        if {*sizes, *FAMILY, "latency_us", "predicted_us", "flag"} <= names:
+            return kind
+    raise PerfModelError("holds no rows of a validation", file=path, mend="Write it with validate silicon --rows.")
+
+
+def _check_columns(path: Path, table: Any, kind: Kind) -> None:
+    """Raises PerfModelError for a column that is missing, of another type, or has holes."""
+    import pyarrow as pa
+
+    wanted = dict.fromkeys((*FAMILY, "source", "flag"), pa.string()) | dict.fromkeys((f"{name}_us" for name in TIMES), pa.float64())
+    wanted |= dict.fromkeys((TOKENS[kind], *KINDS.get(kind, ())), pa.int64())
+    for name, form in wanted.items():
+        problem = "the column is missing" if name not in table.column_names else None
+        if problem is None and table[name].type != form:
+            problem = f"is no column of {form}"
+        if problem is None and table[name].null_count:
+            problem = "has empty cells"
+        if problem is not None:
+            raise PerfModelError(problem, file=path, field=name, mend="Write it with validate silicon --rows.")
+    if not len(table):
+        raise PerfModelError("holds no rows", file=path, mend="Write it with validate silicon --rows.")
 
 
 def _labels(column: Any) -> Labels:

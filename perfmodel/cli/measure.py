@@ -57,7 +57,7 @@ def measure(
     if not points:
         raise PerfModelError("no point holds it", field="--only", value=only, mend="--dry-run lists the points.")
     if dry_run:
-        _list(points, gpu or "h200", json)
+        _list(points, "h200" if gpu is None else gpu, json)
         return
     outcome = _run(points, suite, store, again=again, counters=ncu, commit=commit, jobs=jobs or os.cpu_count() or 1)
     _finish(outcome, suite, store, json)

@@ -94,9 +94,9 @@ def _silicon(
     from perfmodel.report.validate import print_families
     from perfmodel.validation.silicon.validate import validate_silicon
 
-    if path is not None and not path.parent.is_dir():
-        raise PerfModelError("the folder is not there", field="--rows", value=str(path.parent), mend="Make it first.")
-    left = [name.strip() for name in leave_out_gpu.split(",")] if leave_out_gpu else []
+    if path is not None:
+        _check_rows_path(path)
+    left = [name.strip() for name in leave_out_gpu.split(",")] if leave_out_gpu is not None else []
     outcome = validate_silicon(op, gpu=gpu, kernel=kernel, leave_out_gpu=left, leave_out_arch=leave_out_arch)
     if path is not None:
         outcome.write(path)
@@ -106,6 +106,14 @@ def _silicon(
         print_json(outcome.summary())
     else:
         print_families(outcome.summary())
+
+
+def _check_rows_path(path: Path) -> None:
+    """Raises PerfModelError where no file can stand: told before minutes of work, not after."""
+    if path.is_dir():
+        raise PerfModelError("is a folder", field="--rows", value=str(path), mend="Name a file in it, rows.parquet say.")
+    if not path.parent.is_dir():
+        raise PerfModelError("the folder is not there", field="--rows", value=str(path.parent), mend="Make it first.")
 
 
 def _checks(outcome: SiliconValidation, as_json: bool) -> None:

@@ -169,10 +169,12 @@ def _json(path: Path, comments: Mapping[str, tuple[int, str]], name: str) -> dic
         raise PerfModelError(
             f"`# {name}:` is no JSON: {error.msg}", file=path, line=line, mend="Keep the line as it was written."
         ) from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, brackets in brackets in ...
+        raise PerfModelError(f"`# {name}:` is no JSON to be read", file=path, line=line, mend="Keep the line as it was written.") from None
     return found if isinstance(found, dict) else {}
 
 
 def _size(path: Path, line: int, name: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**9):
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 0 < int(text) < 10**9):
         raise PerfModelError("must be a whole number from 1", file=path, line=line, field=name, value=text, mend="Measure again.")
     return int(text)

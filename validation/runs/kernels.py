@@ -12,7 +12,7 @@ from pydantic import Field
 
 from perfmodel.validated import Strict, load_model
 
-OURS = re.compile(r"(numba-[a-z]+)-.*-n(\d+)(-[a-z]+)?")
+OURS = re.compile(r"(numba-[a-z]+)-.*-n(\d{1,6})(-[a-z]+)?", re.ASCII)
 """Kind, format, tokens of a tile, epilogue."""
 TORCH = {"torch-grouped-mm": "torch-grouped-mm", "torch-scaled-grouped-mm": "torch-grouped-mm"}
 

@@ -13,6 +13,7 @@ from perfmodel.errors import PerfModelError
 from perfmodel.validated import Strict, validate
 from perfmodel.validation.runs.case import Case
 from perfmodel.validation.runs.kernels import named
+from perfmodel.validation.runs.plausible import check_plausible
 
 RunKind = Literal["grouped-gemm", "layer"]
 
@@ -142,7 +143,9 @@ def parse_run(cells: Mapping[str, Any], *, file: str, line: int) -> Run:
     known = {name: value for name, value in cells.items() if name in NAMES and value is not None and value != ""}
     data = {name: _cell(name, value, file, line) for name, value in known.items()}
     try:
-        return validate(Run, data)
+        run = validate(Run, data)
+        check_plausible(run)
+        return run
     except PerfModelError as error:
         raise PerfModelError(error.problem, file=file, line=line, field=error.field, value=error.value, mend=error.mend) from None
 

@@ -137,7 +137,7 @@ def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 def _trouble(error: Exception) -> Literal["locked", "other"]:
     text = str(error).lower()
-    return "locked" if "lock" in text or "being used by another process" in text else "other"
+    return "locked" if "set lock on file" in text or "being used by another process" in text else "other"
 
 
 def _first_line(error: Exception) -> str:

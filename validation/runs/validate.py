@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.errors import PerfModelError
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.columns import Kind
 from perfmodel.validation.flags import flag_rows
@@ -100,8 +101,6 @@ class RunsValidation:
 
 def validate_runs(gpu: str | None = None, kernel: str | None = None, *, store: Path | None = None) -> RunsValidation:
     """The committed runs, and those of a `store`, of one `gpu` or `kernel` profile or of all. Raises PerfModelError."""
-    from perfmodel.errors import PerfModelError
-
     runs = [run for path in committed() for run in read_runs(path)]
     if store is not None:
         known = {run.key for run in runs}
@@ -115,8 +114,10 @@ def validate_runs(gpu: str | None = None, kernel: str | None = None, *, store: P
 def hold_runs(runs: Sequence[Run]) -> RunsValidation:
     """Every timed run with its prediction and flag, every counted one with the expected DRAM bytes; wrong results are left out."""
     timed = sorted((run for run in runs if run.us is not None and run.gpu is not None and not run.wrong), key=lambda run: run.kind)
+    if not timed:
+        raise PerfModelError("none of these runs can be scored", mend="It takes a time, a GPU of the catalogue and a right result.")
     parts = [_held(kind, [run for run in timed if run.kind == kind]) for kind in sorted(SIZES)]
-    counted = [(run, predict_dram(run.case)) for run in runs if run.dram_bytes]
+    counted = [(run, predict_dram(run.case)) for run in runs if (run.dram_bytes or 0.0) >= 1.0]
     return RunsValidation(
         timed, Comparison.join([part for part in parts if part is not None]), [(r, p) for r, p in counted if p is not None]
     )

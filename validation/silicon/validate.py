@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.errors import PerfModelError, did_you_mean
+from perfmodel.files import write_atomic
 from perfmodel.ops.catalog import OPS
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.calibrate import calibrate
@@ -84,8 +85,11 @@ class SiliconValidation:
         about = {
             "about": f"{self.rows.about.title}: {self.rows.about.source}",
             "predicted": datetime.now(UTC).isoformat(timespec="seconds"),
+            "kind": self.rows.kind,
         }
-        pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table(columns).replace_schema_metadata(about), sink)
+        write_atomic(path, sink.getvalue().to_pybytes())
 
 
 def validate_silicon(

@@ -1,0 +1,166 @@
+"""Stores, files of runs and paths that something is wrong with: each ends in one PerfModelError, at once, and nothing is lost."""
+
+import json
+from dataclasses import replace
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from runs_examples import a_run
+
+from perfmodel.cli.measure import measure
+from perfmodel.cli.validate import _check_rows_path
+from perfmodel.errors import PerfModelError
+from perfmodel.validation.compare import Compared, Part, compare_rows
+from perfmodel.validation.measurements import Labels, Measurements
+from perfmodel.validation.runs.exchange import write_runs
+from perfmodel.validation.runs.files import read_runs
+from perfmodel.validation.runs.kernels import named
+from perfmodel.validation.runs.store import _trouble
+from perfmodel.validation.runs.validate import hold_runs
+from perfmodel.validation.score import Comparison
+from perfmodel.validation.silicon.validate import SiliconValidation
+
+PROVENANCE = {"device": "NVIDIA H200", "date": "2026-11-30T00:00:00+00:00"}
+BENCH = "kernel,ours,math,format,experts,n,k,tokens_per_expert,us,hold_s"
+
+
+def bench(tmp_path, *above, experts="2"):
+    path = tmp_path / "bench.csv"
+    row = f"torch-grouped-mm,False,bf16,bf16,{experts},256,512,4,10.5,0.07"
+    path.write_text("\n".join([f"# provenance: {json.dumps(PROVENANCE)}", *above, BENCH, row, ""]))
+    return path
+
+
+def exported(tmp_path, old, new):
+    """An export with one text changed."""
+    path = tmp_path / "runs.csv"
+    write_runs(path, [a_run(us_low=100.0, us_high=110.0)])
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    return path
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"experts": ' + "1" * 5000 + "}"])
+def test_json_that_python_gives_up_on(tmp_path, text):
+    with pytest.raises(PerfModelError, match="no JSON") as error:
+        read_runs(bench(tmp_path, f"# layer: {text}"))
+    assert error.value.line == 2
+
+
+def test_a_size_of_thousands_of_digits(tmp_path):
+    with pytest.raises(PerfModelError, match="whole number") as error:
+        read_runs(bench(tmp_path, experts="9" * 5000))
+    assert (error.value.line, error.value.field) == (3, "experts")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        (",h200,", ",h2000,", "gpu"),
+        (",h200,", ",/etc/passwd,", "gpu"),
+        (",100.0,110.0,", ",110.0,100.0,", "us_low"),
+    ],
+)
+def test_a_row_that_would_stop_every_validation_is_not_let_in(tmp_path, old, new, field):
+    assert len(read_runs(exported(tmp_path, old, old))) == 1
+    with pytest.raises(PerfModelError) as error:
+        read_runs(exported(tmp_path, old, new))
+    assert (error.value.line, error.value.field) == (3, field)
+
+
+def test_a_tile_of_thousands_of_digits_is_none():
+    assert named("numba-mma-x-n" + "9" * 5000).tile is None
+    assert named("numba-mma-x-n64").tile == 64
+
+
+def test_only_a_lock_is_waited_for():
+    """A broken file's `block` is no `lock`: it took a minute to be told that another process has it."""
+    assert _trouble(duckdb.IOException("IO Error: Could not set lock on file x: Conflicting lock is held in PID 1")) == "locked"
+    assert _trouble(duckdb.IOException("IO Error: Corrupt database file: computed checksum does not match stored in block")) == "other"
+
+
+@pytest.mark.parametrize("fields", [{"gpu": None}, {"us": None, "hold_s": None}, {"nan": 3}])
+def test_runs_of_which_none_can_be_scored(fields):
+    with pytest.raises(PerfModelError, match="none of these runs"):
+        hold_runs([a_run(**fields)])
+
+
+def test_counters_of_next_to_nothing_are_none():
+    counted = hold_runs([a_run(dram_read_bytes=1e-300, dram_write_bytes=0.0)])
+    json.dumps([counted.summary(), counted.counter_rows()], allow_nan=False)
+    assert counted.counted == []
+
+
+def silicon():
+    """Two quantisations."""
+    texts = {"gpu": "h200", "kernel": "quantise-x", "format": "fp8", "source": "a"}
+    labels = {name: Labels.of([text] * 2) for name, text in texts.items()}
+    sizes = {"m": np.array([16, 32]), "k": np.array([64, 64]), "whole": np.array([0, 1])}
+    rows = Measurements("quantise", "x", np.arange(1, 3), labels, sizes, np.array([3e-6, 4e-6]))
+    family = {name: labels[name] for name in ("gpu", "kernel", "format")}
+    times = (rows.latency, rows.latency * 1.1, rows.latency / 2, rows.latency, rows.latency * 1.2)
+    return SiliconValidation(rows, Comparison(family, *times, Labels.of(["", ""])), 1, 2)
+
+
+def test_rows_of_every_op_are_read_again(tmp_path):
+    silicon().write(tmp_path / "rows.parquet")
+    found = compare_rows(tmp_path / "rows.parquet").result()
+    assert (found["overall"]["n"], found["overall"]["median_ape"]) == (2, pytest.approx(0.1))
+    assert found["worst"][0]["sizes"].startswith("m ")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "problem"),
+    [
+        ("low_us", None, "missing"),
+        ("m", None, "missing"),
+        ("source", None, "missing"),
+        ("flag", pa.array([None, ""], pa.string()), "empty"),
+        ("floor_us", pa.array(["a", "b"]), "no column of double"),
+    ],
+)
+def test_rows_with_a_broken_column_are_refused(tmp_path, name, values, problem):
+    path = tmp_path / "rows.parquet"
+    silicon().write(path)
+    table = pq.read_table(path)
+    place = table.column_names.index(name)
+    pq.write_table(table.remove_column(place) if values is None else table.set_column(place, name, values), path)
+    with pytest.raises(PerfModelError, match=problem) as error:
+        compare_rows(path)
+    assert error.value.field == name
+
+
+def test_rows_go_into_a_file_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"old")
+
+    def broken(table, where):
+        where.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pq, "write_table", broken)
+    with pytest.raises(KeyboardInterrupt):
+        silicon().write(path)
+    assert path.read_bytes() == b"old"
+
+
+def test_the_path_of_rows_is_checked_before_the_work(tmp_path):
+    for path in (tmp_path, tmp_path / "none" / "rows.parquet"):
+        with pytest.raises(PerfModelError, match="--rows"):
+            _check_rows_path(path)
+    _check_rows_path(tmp_path / "rows.parquet")
+
+
+def test_a_difference_of_nothing_is_in_no_picture_of_logarithms():
+    one = silicon()
+    zero = Part(one.rows, replace(one.held, measured=np.array([0.0, 4e-6]), predicted=np.array([0.0, 5e-6])))
+    assert Compared("silicon", [], [zero]).points()["tokens"] == [32]
+
+
+def test_no_gpu_is_not_the_default_one():
+    with pytest.raises(PerfModelError, match="no such GPU"):
+        measure(dry_run=True, gpu="")
