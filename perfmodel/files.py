@@ -96,16 +96,16 @@ def _umask() -> int:
     return mask
 
 
-def read_text(path: str | Path) -> str:
-    """The text of a small UTF-8 file. Raises PerfModelError for a missing, unreadable, binary or huge one, or a folder."""
+def read_text(path: str | Path, *, most: int = MAX_BYTES) -> str:
+    """The text of a UTF-8 file of at most `most` bytes. Raises PerfModelError for a missing, unreadable, binary or huge one, or a folder."""
     path = Path(path)
     try:
         if path.is_fifo() and not str(path).startswith(("/dev/fd/", "/proc/")):  # a named pipe would wait for a writer
             raise PerfModelError("is a pipe", file=path, mend="Give an ordinary file.")
         with path.open("rb") as stream:  # bounded, so that a device such as /dev/zero ends too
-            raw = stream.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise PerfModelError(f"is larger than {MAX_BYTES >> 20} MiB", file=path, mend="Give the specification file itself.")
+            raw = stream.read(most + 1)
+        if len(raw) > most:
+            raise PerfModelError(f"is larger than {most >> 20} MiB", file=path, mend="Is it the right file?")
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PerfModelError("is not UTF-8 text", file=path, mend="Save it as UTF-8.") from error

@@ -80,6 +80,8 @@ def shape_share(rows: Measurements) -> Integers:
 
 def families(rows: Measurements, usable: Mask) -> dict[Family, Integers]:
     """Family -> its usable rows, for families that have a profile."""
+    if not len(rows):
+        return {}
     gpu, kernel, form = (rows.labels[name] for name in ("gpu", "kernel", "format"))
     archs = [architecture_of(text) for text in gpu.values]
     found: dict[Family, list[Integers]] = {}

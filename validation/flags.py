@@ -72,7 +72,7 @@ def flag_rows(rows: Measurements, floor: Floats, predicted: Mask, traps: Sequenc
 
 def is_scored(flags: Labels) -> Mask:
     """[n] whether a row with this flag counts in the score."""
-    scored = np.array([not name.startswith(UNSCORED) for name in flags.values])
+    scored = np.array([not name.startswith(UNSCORED) for name in flags.values], bool)
     mask: Mask = scored[flags.codes]
     return mask
 

@@ -22,7 +22,7 @@ def print_comparison(result: Mapping[str, Any]) -> None:
     console = Console()
     for text in [*result["data"], *result["notes"]]:
         console.print(Text(text, style="dim"))
-    console.print(family_table(result))
+    console.print(family_table({name: result[name] for name in ("families", "overall")}))
     console.print(_scores("regime", [(row["regime"], row) for row in result["regimes"]]))
     console.print(_scores("tokens", [(f"{row['from']:,} to {row['to']:,}", row) for row in result["tokens"]]))
     worst = _grid(("row furthest off",), ("measured us", "predicted us", "error"))

@@ -47,7 +47,7 @@ def overview_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The runs of a store."""
     table = _table(("run", "suite", "device", "commit", "first", "last"), ("rows",))
     for row in rows:
-        table.add_row(*(str(row[name] or "-") for name in ("run_id", "suite", "device", "commit", "first", "last")), str(row["rows"]))
+        table.add_row(*(Text(str(row[name] or "-")) for name in ("run_id", "suite", "device", "commit", "first", "last")), str(row["rows"]))
     return table
 
 
@@ -77,7 +77,7 @@ def _worst_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table.title = "Rows furthest off"
     for row in rows:
         error = row["predicted_us"] / row["latency_us"] - 1
-        table.add_row(describe(row), f"{row['latency_us']:,.1f}", f"{row['predicted_us']:,.1f}", percent(error, signed=True))
+        table.add_row(Text(describe(row)), f"{row['latency_us']:,.1f}", f"{row['predicted_us']:,.1f}", percent(error, signed=True))
     return table
 
 

@@ -35,13 +35,25 @@ def read_parquet(path: Path) -> list[Run]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if not path.exists():
+        raise PerfModelError("is not there", file=path, mend="Check the path.")
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise PerfModelError("is no Parquet file that can be read", file=path, mend="Export it again.") from error
     if not set(MARKS) <= set(table.column_names):
         raise PerfModelError("holds no runs", file=path, mend=f"It needs the columns {', '.join(MARKS)}, ...")
+    check_columns(path, table.column_names, 1)
     return [parse_run(row, file=str(path), line=line) for line, row in enumerate(table.to_pylist(), 1)]
+
+
+def check_columns(path: Path, names: Sequence[str], line: int) -> None:
+    """Raises PerfModelError for a column that is unknown, whose figures would be lost, or stands there twice."""
+    for place, name in enumerate(names):
+        if name not in NAMES:
+            raise PerfModelError("no such column", file=path, line=line, field=name, mend=did_you_mean(name, NAMES))
+        if name in names[:place]:
+            raise PerfModelError("the column stands there twice", file=path, line=line, field=name, mend="Keep one of the two.")
 
 
 def read_rows(path: Path, rows: Iterator[tuple[int, dict[str, Any]]]) -> list[Run]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from perfmodel.files import read_text
 from perfmodel.validation.runs import exchange
 from perfmodel.validation.runs.counters import counted
 from perfmodel.validation.runs.kernels import gpu_of, named
-from perfmodel.validation.runs.record import Run, parse_run
-from perfmodel.validation.runs.work import gemm_work, layer_work
+from perfmodel.validation.runs.record import SIZES, Run, parse_run
+from perfmodel.validation.runs.work import Work, gemm_work, layer_work
 
 Lines = Iterator[tuple[int, dict[str, Any]]]
+Comments = Mapping[str, tuple[int, str]]
+LARGEST = 2**30
+"""Bytes: a million runs and more."""
 BENCH = {"kernel", "ours", "format", "experts", "n", "k", "tokens_per_expert", "us", "hold_s"}
 COUNTERS = {"kernel", "format", "experts", "n", "k", "tokens_per_expert", "metric", "value"}
 COPIED = ("us", "us_low", "us_high", "burst_us", "hold_s", "rel_err", "nan", "sm_MHz", "power_W")
@@ -35,9 +39,11 @@ def read_runs(path: str | Path) -> list[Run]:
     path = Path(path)
     if path.suffix == ".parquet":
         return [run.model_copy(update={"source": run.source or path.name}) for run in exchange.read_parquet(path)]
-    text = read_text(path)
-    comments, names, rows = _split(path, text)
+    text = read_text(path, most=LARGEST)
+    comments, (start, header), rows = _split(path, text)
+    names = set(header)
     if set(exchange.MARKS) <= names:
+        exchange.check_columns(path, header, start)
         return [run.model_copy(update={"source": run.source or path.name}) for run in exchange.read_rows(path, rows)]
     about = _About(path, comments, text)
     if names >= COUNTERS:
@@ -52,16 +58,17 @@ def read_runs(path: str | Path) -> list[Run]:
 class _About:
     """What the comment lines above the header say of every row."""
 
-    def __init__(self, path: Path, comments: Mapping[str, tuple[int, str]], text: str) -> None:
+    def __init__(self, path: Path, comments: Comments, text: str) -> None:
         self.path, self.layer = path, _json(path, comments, "layer")
+        self.layer_line = comments.get("layer", (1, ""))[0]
         about = _json(path, comments, "provenance")
-        if not about.get("device"):
+        if not isinstance(about.get("device"), str) or not about["device"]:
             raise PerfModelError("does not say on what it was measured", file=path, mend="Keep the line `# provenance: {...}`.")
         self.run = {
             "run_id": hashlib.sha256(text.encode()).hexdigest()[:12],
             "source": path.name,
             "suite": "kernels-bench",
-            "date": str(about.get("date", "")),
+            "date": about.get("date") or "",
             "commit": about.get("commit"),
             "device": about["device"],
             "gpu": gpu_of(about["device"]),
@@ -70,6 +77,13 @@ class _About:
 
     def make(self, line: int, cells: Mapping[str, Any]) -> Run:
         return parse_run(self.run | dict(cells), file=str(self.path), line=line)
+
+    def work(self, line: int, form: object, count: Callable[[str], Work]) -> Work:
+        """What `count` says of a format. Raises PerfModelError with file and line for one that there is not."""
+        try:
+            return count(str(form))
+        except PerfModelError as error:
+            raise PerfModelError(error.problem, file=self.path, line=line, field="format", value=form, mend=error.mend) from None
 
 
 def _bench_run(about: _About, cells: Mapping[str, str], line: int) -> Run:
@@ -82,10 +96,7 @@ def _gemm_cells(about: _About, cells: Mapping[str, str], line: int) -> dict[str,
     sizes = {name: _size(about.path, line, name, cells[name]) for name in ("experts", "n", "k", "tokens_per_expert")}
     experts, n, k, each = sizes.values()
     tokens = experts * each
-    try:
-        work = gemm_work(cells["format"], experts, n, k, tokens)
-    except PerfModelError as error:
-        raise PerfModelError(error.problem, file=about.path, line=line, field="format", value=cells["format"], mend=error.mend) from None
+    work = about.work(line, cells["format"], lambda form: gemm_work(form, experts, n, k, tokens))
     point = f"gemm {cells['kernel']} {cells['format']} experts={experts} n={n} k={k} tokens={each} hold={cells.get('hold_s')}"
     known = named(cells["kernel"])
     return sizes | {
@@ -119,49 +130,63 @@ def _layer_run(about: _About) -> Iterator[Run]:
     layer = about.layer
     if not layer:
         return
-    try:
-        tokens, experts, topk = layer["tokens"], layer["experts"], layer["topk"]
-        kernel = "+".join(layer["kernels"])
-        active = experts * (1.0 - (1.0 - topk / experts) ** tokens)
-        work = layer_work(layer["format"], active, topk, layer["hidden"], layer["inter"], tokens)
-    except (KeyError, TypeError) as error:
-        raise PerfModelError(f"its line `# layer:` lacks {error}", file=about.path, mend="Measure again.") from None
-    shape = {name: layer[name] for name in ("experts", "topk", "hidden", "inter", "tokens")}
+    missing = [name for name in (*SIZES["layer"], "kernels", "format") if name not in layer]
+    if missing:
+        raise PerfModelError(f"its line `# layer:` lacks {missing[0]}", file=about.path, line=about.layer_line, mend="Measure again.")
+    shape = {name: _size(about.path, about.layer_line, name, str(layer[name])) for name in SIZES["layer"]}
+    experts, topk, hidden, inter, tokens = shape.values()
+    names = layer["kernels"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise PerfModelError(
+            "names no kernels", file=about.path, line=about.layer_line, field="kernels", value=names, mend="Measure again."
+        )
+    kernel = "+".join(names)
+    active = experts * (1.0 - max(0.0, 1.0 - topk / experts) ** tokens)
+    work = about.work(about.layer_line, layer["format"], lambda form: layer_work(form, active, topk, hidden, inter, tokens))
     words = " ".join(f"{name}={size}" for name, size in shape.items())
     known = named(kernel)
     cells = {name: layer.get(name) for name in ("us", "rel_err", "sm_MHz", "format")} | shape
-    yield about.make(1, cells | {
+    yield about.make(about.layer_line, cells | {
         "kind": "layer", "kernel": kernel, "profile": known.profile, "ours": True, "routing": "uniform",
         "point": f"layer {kernel} {layer['format']} {words} uniform", "flop": work.flop, "bytes": work.bytes,
     })  # fmt: skip
 
 
-def _split(path: Path, text: str) -> tuple[dict[str, tuple[int, str]], set[str], Lines]:
-    """Comment lines by their first word, the header's names, and (line, cells) of each row."""
-    lines = list(enumerate(text.splitlines(), 1))
-    comments = {}
-    for number, line in lines:
-        if line.startswith("#"):
-            name, _, rest = line.lstrip("# ").partition(":")
-            comments[name] = (number, rest.strip())
-    kept = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
-    if not kept:
+def _split(path: Path, text: str) -> tuple[Comments, tuple[int, list[str]], Lines]:
+    """Comment lines by their first word, line and names of the header, and (line, cells) of each row."""
+    lines = io.StringIO(text, newline="")
+    comments, start = {}, 0
+    for start, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            break
+        name, _, rest = line.lstrip("# ").partition(":")
+        comments[name] = (start, rest.strip())
+    else:
         raise PerfModelError("holds no rows", file=path, mend="Measure again.")
-    names = next(csv.reader([kept[0][1]]))
+    names = next(csv.reader([line]))
+    return comments, (start, names), _rows(path, names, lines, start)
 
-    def rows() -> Lines:
-        for number, line in kept[1:]:
-            cells = next(csv.reader([line]))
+
+def _rows(path: Path, names: list[str], lines: Iterable[str], start: int) -> Lines:
+    """(line at which it ends, cells) of the rows below the header; a cell in quotes may hold line breaks."""
+    reader = csv.reader(lines)
+    try:
+        for cells in reader:
+            line = start + reader.line_num
+            if not cells or cells[0].startswith("#"):
+                continue
             if len(cells) != len(names):
                 raise PerfModelError(
-                    f"has {len(cells)} cells where the header has {len(names)}", file=path, line=number, mend="Give one cell a column."
+                    f"has {len(cells)} cells where the header has {len(names)}", file=path, line=line, mend="Give one cell a column."
                 )
-            yield number, dict(zip(names, cells, strict=True))
+            yield line, dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise PerfModelError(
+            f"broken CSV: {error}", file=path, line=start + reader.line_num, mend="Close the quotes, or leave them out."
+        ) from error
 
-    return comments, set(names), rows()
 
-
-def _json(path: Path, comments: Mapping[str, tuple[int, str]], name: str) -> dict[str, Any]:
+def _json(path: Path, comments: Comments, name: str) -> dict[str, Any]:
     line, text = comments.get(name, (0, "{}"))
     try:
         found = json.loads(text)

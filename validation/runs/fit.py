@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.latency import gemm_seconds
 from perfmodel.ops.machine import parameters_si
 from perfmodel.profiles import Fit, Parameters, Profile, load_profile, profile_ids
@@ -59,8 +60,15 @@ def is_fitted(run: Run) -> bool:
 
 
 def fit_runs(profiles: Sequence[str] = ()) -> list[FittedRuns]:
-    """A fit for each profile (all by default) and format of the committed runs that has rows enough."""
+    """A fit for each profile (all by default) and format of the committed runs that has rows enough.
+
+    Raises PerfModelError for a profile without such rows.
+    """
     runs = [run for path in committed() for run in read_runs(path) if is_fitted(run) and run.gpu is not None]
+    there = {run.profile or "" for run in runs}
+    for profile in profiles:
+        if profile not in there:
+            raise PerfModelError("has no run to fit", field="--kernel", value=profile, mend=did_you_mean(profile, there))
     found = []
     for profile, form in sorted({(run.profile or "", run.format) for run in runs}):
         mine = [run for run in runs if (run.profile, run.format) == (profile, form)]

@@ -25,6 +25,8 @@ SUSTAINED_S = 1.0
 QUANTISE_BYTES = 3.0
 """Of an activation that is quantised in a launch of its own: bf16 read, E4M3 written."""
 LAUNCH = "graph"
+NOT_COVERED = ("kernel", "tile", "FORMAT")
+"""What a refusal names where a profile, or the GPU itself, does not run the case."""
 SIZES = ("experts", "tokens", "n", "k", "tokens_per_expert", "topk", "hidden", "inter")
 """Of a case."""
 
@@ -60,7 +62,7 @@ def _alike(cases: Sequence[Case]) -> Sequence[Predicted | None]:
     try:
         return (_layers if first.kind == "layer" else _gemms)(cases, _gpu(first.gpu), first.profile)
     except PerfModelError as error:
-        if error.field in ("kernel", "tile"):
+        if error.field in NOT_COVERED:
             return [None] * len(cases)
         raise
 
@@ -84,7 +86,7 @@ def predict_dram(case: Case) -> float | None:
         machine = scenario.machine(scenario.profiles[0])
         menu = machine.tiles.only(case.tile)
     except PerfModelError as error:
-        if error.field in ("kernel", "tile"):
+        if error.field in NOT_COVERED:
             return None
         raise
     gemm = Grouped(

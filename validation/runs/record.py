@@ -5,17 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, model_validator
 
 from perfmodel.errors import PerfModelError
+from perfmodel.formats import get_format
 from perfmodel.validated import Strict, validate
+from perfmodel.validation.columns import Kind, parse_routing
 from perfmodel.validation.runs.case import Case
 from perfmodel.validation.runs.kernels import named
 from perfmodel.validation.runs.plausible import check_plausible
 
 RunKind = Literal["grouped-gemm", "layer"]
+SIZES: dict[Kind, tuple[str, ...]] = {
+    "grouped-gemm": ("experts", "n", "k", "tokens_per_expert"),
+    "layer": ("experts", "topk", "hidden", "inter", "tokens"),
+}
+"""Sizes that a run of each kind has."""
+Size = Annotated[int, Field(gt=0, le=10**12)]
+"""Of anything counted: more is a mistake, and would not fit the store."""
 
 
 MOST_ERROR = 0.01
@@ -56,17 +65,17 @@ class Run(Strict):
     """Kernel profile that describes it."""
     ours: bool
     format: str
-    experts: PositiveInt
-    n: PositiveInt | None = None
+    experts: Size
+    n: Size | None = None
     """Of a grouped GEMM: columns of the weights of an expert."""
-    k: PositiveInt | None = None
+    k: Size | None = None
     """Of a grouped GEMM: their depth."""
-    tokens_per_expert: PositiveInt | None = None
+    tokens_per_expert: Size | None = None
     """Of a grouped GEMM."""
-    topk: PositiveInt | None = None
-    hidden: PositiveInt | None = None
-    inter: PositiveInt | None = None
-    tokens: PositiveInt
+    topk: Size | None = None
+    hidden: Size | None = None
+    inter: Size | None = None
+    tokens: Size
     """Rows of x that enter: of a layer before top-k, of a grouped GEMM over all experts."""
     routing: str = "balanced"
     launch: str = "graph"
@@ -80,10 +89,10 @@ class Run(Strict):
     flop: PositiveFloat
     bytes: PositiveFloat
     """Compulsory DRAM bytes: weights with scales, input, output."""
-    rel_err: float | None = None
+    rel_err: float | None = Field(default=None, ge=0)
     """||y - ref|| / ||ref|| against float64."""
-    nan: NonNegativeInt | None = None
-    sm_MHz: PositiveInt | None = None
+    nan: int | None = Field(default=None, ge=0, le=10**15)
+    sm_MHz: Size | None = None
     power_W: PositiveFloat | None = None
 
     predicted_us: PositiveFloat | None = None
@@ -100,6 +109,18 @@ class Run(Strict):
     """Cycles in which the tensor pipe was active, of those in which its SM was."""
     counters: str = "{}"
     """JSON: metric of Nsight Compute -> value in its base unit."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Raises PerfModelError where a size is missing, or format or routing are none that the model can be asked about."""
+        get_format(self.format)
+        parse_routing(self.routing)
+        for name in SIZES[self.kind]:
+            if getattr(self, name) is None:
+                raise PerfModelError(f"is missing of a {self.kind}", field=name, mend="Fill it in.")
+        if self.topk is not None and self.topk > self.experts:
+            raise PerfModelError("is over the number of experts", field="topk", value=self.topk, mend="Swap the two, or mend one.")
+        return self
 
     @property
     def key(self) -> str:

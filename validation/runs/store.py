@@ -6,6 +6,7 @@ file; another one waits its turn.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfmodel.errors import PerfModelError
+from perfmodel.validated import validate
 from perfmodel.validation.runs.record import NAMES, Run, sql_type
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ SCHEMA = 1
 WAIT_S = 60.0
 """How long to wait for another process."""
 PAUSE_S = 0.05
+MAGIC, MAGIC_AT = b"DUCK", 8
+"""What stands in every DuckDB file, and where."""
 Said = Callable[[str], None]
 Row = tuple[Any, ...]
 
@@ -55,9 +59,9 @@ class Store:
             pass
 
     def runs(self) -> list[Run]:
-        """All runs, in the order in which they were measured. Raises PerfModelError where there is no store."""
+        """All runs, in the order in which they were measured. Raises PerfModelError where there is no store, or something else in it."""
         rows = self._read(f"SELECT {', '.join(map(_quoted, NAMES))} FROM runs ORDER BY date, run_id, point, key")
-        return [Run(**dict(zip(NAMES, row, strict=True))) for row in rows]
+        return [validate(Run, dict(zip(NAMES, row, strict=True)), file=self.path) for row in rows]
 
     def done(self, device: str, commit: str | None, suite: str) -> set[str]:
         """Points of a suite that are measured on this device at this commit; none where there is no store yet."""
@@ -77,12 +81,12 @@ class Store:
     def _read(self, query: str, values: Sequence[object] = ()) -> list[Row]:
         if not self.path.exists():
             raise PerfModelError("there is no such store", field="--store", value=str(self.path), mend="Measure, or import runs, first.")
-        with self._open() as connection:
+        with self._open(read_only=not os.access(self.path, os.W_OK)) as connection:
             return connection.execute(query, values).fetchall()
 
     @contextmanager
-    def _open(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        connection = self._connect()
+    def _open(self, *, read_only: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+        connection = self._connect(read_only)
         try:
             with connection:
                 _prepare(connection, self.path)
@@ -92,14 +96,15 @@ class Store:
                 f"the store failed: {_first_line(error)}", file=self.path, mend="Look at the file, or name another."
             ) from error
 
-    def _connect(self) -> duckdb.DuckDBPyConnection:
+    def _connect(self, read_only: bool) -> duckdb.DuckDBPyConnection:
         """A connection, waited for where another process has the file. Raises PerfModelError where it never lets go, or for no store."""
         import duckdb
 
+        _refuse_other_files(self.path)
         end, told = time.monotonic() + self._wait, False
         while True:
             try:
-                return duckdb.connect(str(self.path))
+                return duckdb.connect(str(self.path.absolute()), read_only=read_only)  # a bare `:memory:` would be no file
             except duckdb.Error as error:
                 if _trouble(error) != "locked":
                     raise PerfModelError(
@@ -115,6 +120,17 @@ class Store:
                 self._note(f"{self.path}: another process has it; waiting")
                 told = True
             time.sleep(PAUSE_S)
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Raises PerfModelError for a file of another kind: DuckDB opens Parquet, CSV and SQLite, too, but keeps nothing that is written."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(len(MAGIC) + MAGIC_AT)
+    except OSError:
+        return  # not there yet, or what DuckDB has words for
+    if head and head[MAGIC_AT:] != MAGIC:
+        raise PerfModelError("is no store of runs: no DuckDB file", file=path, mend="Name another file.")
 
 
 def _prepare(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

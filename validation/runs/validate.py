@@ -17,16 +17,12 @@ from perfmodel.validation.measurements import Labels, Mask, Measurements
 from perfmodel.validation.runs.files import committed, read_runs
 from perfmodel.validation.runs.fit import is_fitted
 from perfmodel.validation.runs.predict import Predicted, predict, predict_dram
-from perfmodel.validation.runs.record import Run
+from perfmodel.validation.runs.record import SIZES, Run
 from perfmodel.validation.runs.store import Store
 from perfmodel.validation.score import Comparison, families, score
 
 SCHEMA = "perfmodel.validate/1"
 TARGET = "runs"
-SIZES: dict[Kind, tuple[str, ...]] = {
-    "grouped-gemm": ("experts", "n", "k", "tokens_per_expert"),
-    "layer": ("experts", "topk", "hidden", "inter", "tokens"),
-}
 NOT_FOUND = Predicted(np.nan, np.nan, np.nan, np.nan)
 
 

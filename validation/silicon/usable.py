@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.hardware import load_gpu
 from perfmodel.validation.flags import flag_rows
 from perfmodel.validation.measurements import Floats, Mask, Measurements
@@ -13,8 +14,15 @@ from perfmodel.validation.silicon.moe import read_moe
 
 
 def usable_rows(kernels: Sequence[str] = (), rows: Measurements | None = None) -> tuple[Measurements, Mask]:
-    """The measured `rows` (of MoE layers by default), of these kernels or of all, and which of them may be fitted."""
+    """The measured `rows` (of MoE layers by default), of these kernels or of all, and which of them may be fitted.
+
+    Raises PerfModelError for a kernel that was not measured.
+    """
     rows = read_moe() if rows is None else rows
+    there = rows.labels["kernel"].values
+    for kernel in kernels:
+        if kernel not in there:
+            raise PerfModelError("has no measured row of this op", field="--kernel", value=kernel, mend=did_you_mean(kernel, there))
     if kernels:
         rows = rows.take(np.flatnonzero(np.logical_or.reduce([rows.labels["kernel"].where(kernel) for kernel in kernels])))
     return rows, usable_mask(rows)
