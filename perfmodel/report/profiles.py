@@ -52,9 +52,13 @@ def render_one(profile: Profile, console: Console) -> None:
 
 def _rows(fits: tuple[Fit, ...]) -> list[list[str]]:
     names = list(type(fits[0].parameters).model_fields)
-    rows = [[name, *(f"{getattr(fit.parameters, name):g}" for fit in fits)] for name in names]
+    rows = [[name, *(_figure(getattr(fit.parameters, name)) for fit in fits)] for name in names]
     rows.append(["tile rows", *("\n".join(map(str, fit.tiles.m)) for fit in fits)])
     rows.append(["tile columns", *("\n".join(map(str, fit.tiles.n)) for fit in fits)])
     rows.append(["tile chosen by", *(fit.tiles.select for fit in fits)])
     rows.append(["80 % interval", *(f"x {fit.interval.low:g}\nx {fit.interval.high:g}" for fit in fits)])
     return rows
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
