@@ -97,7 +97,7 @@ def _umask() -> int:
 
 
 def read_text(path: str | Path, *, most: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file of at most `most` bytes. Raises PerfModelError where it is none or cannot be read."""
+    """The text of a UTF-8 file of at most `most` bytes. Raises PerfModelError for a missing, unreadable, binary or larger one."""
     path = Path(path)
     try:
         if path.is_fifo() and not str(path).startswith(("/dev/fd/", "/proc/")):  # a named pipe would wait for a writer

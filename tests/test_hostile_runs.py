@@ -13,14 +13,18 @@ from runs_examples import a_run
 from perfmodel.cli.measure import measure
 from perfmodel.cli.validate import _check_rows_path
 from perfmodel.errors import PerfModelError
+from perfmodel.report.compare import print_comparison
 from perfmodel.validation.compare import Compared, Part, compare_rows
 from perfmodel.validation.measurements import Labels, Measurements
 from perfmodel.validation.runs.exchange import write_runs
 from perfmodel.validation.runs.files import read_runs
+from perfmodel.validation.runs.fit import fit_runs
 from perfmodel.validation.runs.kernels import named
-from perfmodel.validation.runs.store import _trouble
+from perfmodel.validation.runs.record import parse_run
+from perfmodel.validation.runs.store import Store, _trouble
 from perfmodel.validation.runs.validate import hold_runs
 from perfmodel.validation.score import Comparison
+from perfmodel.validation.silicon.usable import usable_rows
 from perfmodel.validation.silicon.validate import SiliconValidation
 
 PROVENANCE = {"device": "NVIDIA H200", "date": "2026-11-30T00:00:00+00:00"}
@@ -132,6 +136,94 @@ def test_rows_with_a_broken_column_are_refused(tmp_path, name, values, problem):
     with pytest.raises(PerfModelError, match=problem) as error:
         compare_rows(path)
     assert error.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("latency_us", np.nan), ("latency_us", -1.0), ("predicted_us", np.nan), ("predicted_us", -3.0), ("low_us", 9e9), ("m", 0)],
+)
+def test_rows_with_values_that_cannot_be_are_refused(tmp_path, name, value):
+    path = tmp_path / "rows.parquet"
+    silicon().write(path)
+    table = pq.read_table(path)
+    column = table[name].to_pylist()
+    column[1] = value
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(column, table[name].type)), path)
+    with pytest.raises(PerfModelError, match="cannot be") as error:
+        compare_rows(path)
+    assert (error.value.field, error.value.line) == (name, 2)
+
+
+def test_a_difference_of_nothing_is_no_worst_row(tmp_path):
+    path = tmp_path / "rows.parquet"
+    silicon().write(path)
+    table = pq.read_table(path)
+    for name in ("latency_us", "predicted_us", "floor_us", "low_us", "high_us"):
+        table = table.set_column(table.column_names.index(name), name, pa.array([0.0, 4.0]))
+    pq.write_table(table, path)
+    assert [row["latency_us"] for row in compare_rows(path).result()["worst"]] == [4.0]
+
+
+def test_a_store_that_keeps_nothing_is_no_store(tmp_path, monkeypatch):
+    """DuckDB opens Parquet files and `:memory:`, and forgets what is written to them."""
+    monkeypatch.chdir(tmp_path)
+    silicon().write(tmp_path / "rows.parquet")
+    before = (tmp_path / "rows.parquet").read_bytes()
+    with pytest.raises(PerfModelError, match="no DuckDB file"):
+        Store("rows.parquet").add([a_run()])
+    assert (tmp_path / "rows.parquet").read_bytes() == before
+    Store(":memory:").add([a_run()])
+    assert len(Store(":memory:").runs()) == 1
+
+
+def test_a_broken_row_of_a_store_is_named(tmp_path):
+    store = Store(tmp_path / "s.duckdb")
+    store.add([a_run()])
+    with duckdb.connect(str(store.path)) as connection:
+        connection.execute("UPDATE runs SET us = -1")
+    with pytest.raises(PerfModelError, match="greater than 0") as error:
+        store.runs()
+    assert (error.value.file, error.value.field) == (store.path, "us")
+
+
+def test_an_export_keeps_line_breaks(tmp_path):
+    runs = [a_run(device="two\nlines", suite="a\u2028b"), a_run(1, commit='#"quoted"')]
+    write_runs(tmp_path / "runs.csv", runs)
+    assert [run.model_copy(update={"source": ""}) for run in read_runs(tmp_path / "runs.csv")] == runs
+
+
+@pytest.mark.parametrize(
+    ("head", "row", "problem"),
+    [("x" * 200_000, "1", "broken CSV"), ("{head},us", "{row},7", "stands there twice"), ("{head},colour", "{row},7", "no such column")],
+)
+def test_headers_that_would_lose_figures_are_refused(tmp_path, head, row, problem):
+    path = tmp_path / "runs.csv"
+    write_runs(path, [a_run()])
+    _, names, cells = path.read_text().splitlines()
+    path.write_text(head.format(head=names) + "\n" + row.format(row=cells) + "\n")
+    with pytest.raises(PerfModelError, match=problem):
+        read_runs(path)
+
+
+@pytest.mark.parametrize("fields", [{"n": None}, {"kind": "layer"}, {"routing": "nope"}, {"format": "nope"}, {"experts": 10**13}])
+def test_runs_that_the_model_cannot_be_asked_about_are_refused(fields):
+    with pytest.raises(PerfModelError) as error:
+        parse_run(a_run().model_dump() | fields, file="x.csv", line=7)
+    assert (error.value.file, error.value.line) == ("x.csv", 7)
+
+
+def test_a_kernel_without_measured_rows_cannot_be_calibrated():
+    with pytest.raises(PerfModelError, match="no measured row"):
+        usable_rows(["gemm-torch"], silicon().rows)
+    with pytest.raises(PerfModelError, match="no run to fit"):
+        fit_runs(["deepgemm"])
+
+
+def test_a_comparison_of_layers_is_printed(tmp_path, capsys):
+    """Regimes of a comparison are called otherwise than those of validate silicon."""
+    silicon().write(tmp_path / "rows.parquet")
+    print_comparison(compare_rows(tmp_path / "rows.parquet").result())
+    assert "quantise-x" in capsys.readouterr().out
 
 
 def test_rows_go_into_a_file_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -88,8 +88,11 @@ class Compared:
         """The scored rows furthest off, by the ratio of prediction and measurement."""
         found = []
         for part in self.parts:
-            far = np.where(is_scored(part.held.flags), np.abs(np.log(part.held.predicted / part.held.measured)), -1.0)
-            for row in np.argsort(-np.nan_to_num(far, nan=-1.0))[:count]:
+            measured, predicted = part.held.measured, part.held.predicted
+            known = is_scored(part.held.flags) & (measured > 0) & (predicted > 0)  # a difference of two times may be 0
+            far = np.full(len(measured), -1.0)
+            far[known] = np.abs(np.log(predicted[known] / measured[known]))
+            for row in np.argsort(-far)[:count]:
                 if far[row] >= 0:
                     found.append((float(far[row]), _describe(part, int(row))))
         return [described for _, described in sorted(found, key=lambda one: -one[0])[:count]]
@@ -162,6 +165,7 @@ def compare_rows(path: Path) -> Compared:
     rows = Measurements(kind, str(path), np.arange(1, len(table) + 1), labels, sizes, us["latency"])
     family = {name: labels[name] for name in FAMILY}
     held = Comparison(family, us["latency"], us["predicted"], us["floor"], us["low"], us["high"], _labels(table["flag"]))
+    _check_values(path, rows, held)
     data = [about.get("about", ""), f"rows of {path.name}, predicted {about.get('predicted', 'at an unknown time')}"]
     return Compared("silicon", [text for text in data if text], [Part(rows, held)])
 
@@ -192,6 +196,22 @@ def _check_columns(path: Path, table: Any, kind: Kind) -> None:
             raise PerfModelError(problem, file=path, field=name, mend="Write it with validate silicon --rows.")
     if not len(table):
         raise PerfModelError("holds no rows", file=path, mend="Write it with validate silicon --rows.")
+
+
+def _check_values(path: Path, rows: Measurements, held: Comparison) -> None:
+    """Raises PerfModelError at the first row with a size or time that cannot be."""
+    tokens, scored = rows.tokens, is_scored(held.flags)
+    with np.errstate(invalid="ignore"):
+        wrong = {TOKENS[rows.kind]: tokens < 1, "latency_us": ~(np.isfinite(held.measured) & (held.measured >= 0))}
+        for name in ("predicted", "floor", "low", "high"):
+            times = getattr(held, name)
+            wrong[f"{name}_us"] = scored & ~(np.isfinite(times) & (times >= 0))
+        wrong["low_us"] |= scored & (held.low > held.high)
+    for name, mask in wrong.items():
+        if mask.any():
+            raise PerfModelError(
+                "cannot be", file=path, line=int(np.argmax(mask)) + 1, field=name, mend="Write it with validate silicon --rows."
+            )
 
 
 def _labels(column: Any) -> Labels:

@@ -163,7 +163,10 @@ def _split(path: Path, text: str) -> tuple[Comments, tuple[int, list[str]], Line
         comments[name] = (start, rest.strip())
     else:
         raise PerfModelError("holds no rows", file=path, mend="Measure again.")
-    names = next(csv.reader([line]))
+    try:
+        names = next(csv.reader([line]))
+    except csv.Error as error:
+        raise PerfModelError(f"broken CSV: {error}", file=path, line=start, mend="Give a file of runs.") from error
     return comments, (start, names), _rows(path, names, lines, start)
 
 
