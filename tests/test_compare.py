@@ -14,7 +14,7 @@ import pytest
 
 from perfmodel.errors import PerfModelError
 from perfmodel.report import compare_page, compare_plot
-from perfmodel.validation.checks import check_rows, regimes
+from perfmodel.validation.checks import check_rows, flops_time, regimes
 from perfmodel.validation.compare import Compared, Part, compare_rows
 from perfmodel.validation.flags import flag_rows
 from perfmodel.validation.measurements import Labels, Measurements
@@ -37,6 +37,17 @@ def gemms(us, tokens, *, n=4096, k=7168, experts=16, kernel="torch-grouped-mm", 
         {name: np.broadcast_to(np.asarray(size), count).astype(np.int64) for name, size in sizes.items()},
         np.array(us, float) * 1e-6,
     )
+
+
+def attentions(kernel, us, *, context, batch):
+    """Attention of 2 heads of 128 over as many KV heads, in bf16."""
+    count = len(us)
+    texts = {"gpu": "h200", "kernel": kernel, "format": "bf16", "source": ""}
+    sizes = {"batch": batch, "context": context, "prefix": 0, "heads": 2, "kv_heads": 2, "window": 0}
+    sizes |= {"key_dim": 128, "value_dim": 128, "cache_dim": 256}
+    labels = {name: Labels.of([text] * count) for name, text in texts.items()}
+    columns = {name: np.full(count, size, np.int64) for name, size in sizes.items()}
+    return Measurements("attention", "x", np.arange(count) + 1, labels, columns, np.array(us, float) * 1e-6)
 
 
 def floor_of(rows):
@@ -84,6 +95,29 @@ class TestChecks:
         predicted = np.array([250e-6, 3000e-6, 900e-6, np.nan])
         found, names = regimes(rows, predicted, floor_of(rows))
         assert [names[i] for i in found] == ["memory", "compute", "overhead", "unknown"]
+
+    def test_attention_knows_its_products(self):
+        # a whole prompt of 32768 tokens, 2 heads of 128: 2^29 + 2^14 pairs x 512 FLOP x 2, 0.56 ms at the peak; its bytes 34 MB, 7 us
+        rows = attentions("attention-vllm-fa3-prefill", [600, 500], context=32768, batch=1)
+        floor = np.full(2, (2**29 + 2**14) * 1024 / PEAK)
+        assert flops_time(rows) == pytest.approx(floor)
+        found, names = regimes(rows, rows.latency, floor)
+        assert [names[i] for i in found] == ["compute", "compute"]
+        assert np.flatnonzero(check_rows(rows, floor).failed["flops"]).tolist() == [1]
+
+    def test_decode_has_one_query_a_sequence(self):
+        rows = attentions("attention-vllm-fa3-decode", [100], context=4096, batch=64)
+        assert flops_time(rows) == pytest.approx([64 * 2 * 4096 * 512 / PEAK])
+        found, names = regimes(rows, rows.latency, np.array([60e-6]))
+        assert names[found[0]] == "memory"
+
+    def test_floors_that_leave_out_l2_are_no_excuse(self):
+        rows = attentions("attention-vllm-fa3-decode", [5], context=4096, batch=64)
+        failed = check_rows(rows, np.array([6e-6])).failed  # 29 MB beyond what L2 holds
+        assert (failed["bandwidth"].tolist(), failed["cached"].tolist()) == ([True], [False])
+
+    def test_attention_without_a_profile_has_no_peak(self):
+        assert np.isnan(flops_time(attentions("unheard-of", [5], context=4096, batch=64))).all()
 
     def test_a_format_that_the_gpu_lacks_has_no_peak(self):
         rows = gemms([250], [1])

@@ -12,12 +12,11 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import get_args
 
 import numpy as np
 
 from perfmodel.ops.catalog import get_op
-from perfmodel.ops.op import Op
+from perfmodel.ops.op import REGIMES, Op
 from perfmodel.profiles.op_profile import OpFit, Regime, load_op_profile, op_profile_ids
 from perfmodel.profiles.profile import Interval, Provenance
 from perfmodel.validation.calibrate import Family, families
@@ -125,7 +124,7 @@ def fit_pool(op: Op, rows: Measurements, members: Sequence[Member]) -> Iterator[
     unseen = float(np.mean([member.unseen for member in members]))
     regimes = batch.regimes(parameters)
     parts = {}
-    for number, name in enumerate(get_args(Regime)):
+    for number, name in enumerate(REGIMES):
         if (regimes == number).sum() >= LEAST_APART:
             parts[name] = _interval(ratios[:, regimes == number], unseen)
     error = float(np.median(np.abs(1.0 / ratios[0] - 1.0)))

@@ -14,12 +14,16 @@ import numpy as np
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
 from perfmodel.hardware import load_gpu
+from perfmodel.ops.attention import FORMATS, Shapes, products_time
+from perfmodel.ops.attention_decode import DECODE
+from perfmodel.profiles.op_profile import load_op_profile, op_profile_ids
+from perfmodel.validation.columns import Kind
 from perfmodel.validation.flags import series_of, spikes_and_dips
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 CHECKS = {
-    "bandwidth": "compulsory bytes over the time are more than the DRAM bandwidth, and more than L2 holds",
-    "cached": "faster than the DRAM bandwidth allows, but all its bytes fit in L2, which nobody flushed",
+    "bandwidth": "compulsory bytes over the time are more than the bandwidth of DRAM (or of the link), and more than L2 holds",
+    "cached": "a MoE layer or grouped GEMM, faster than the DRAM bandwidth allows, but all its bytes fit in L2, which nobody flushed",
     "flops": "FLOP over the time are more than the peak",
     "spike": "1.5 times both neighbours of its series or more",
     "dip": "1.3 times less than both neighbours, though with more tokens than the one before",
@@ -29,6 +33,8 @@ CHECKS = {
 REPEAT = 1.13
 """The 99th percentile of repeated keys in the public data."""
 FAMILY = ("kernel", "gpu", "source")
+COLD: tuple[Kind, ...] = ("layer", "grouped-gemm")
+"""Kinds whose floors count every byte, as if L2 held nothing."""
 OVERHEAD = 3.0
 """Times its floor at which a prediction is made of other things than either roof."""
 
@@ -71,6 +77,8 @@ def check_rows(rows: Measurements, floor: Floats) -> Checked:
 
 def flops_time(rows: Measurements) -> Floats:
     """[n] seconds of the FLOP at the dense peak, a rank's share where experts are spread; NaN for kinds and formats without one."""
+    if rows.kind == "attention":
+        return _attention_time(rows)
     work = _flops(rows)
     out = np.full(len(rows), np.nan)
     gpu, form = rows.labels["gpu"], rows.labels["format"]
@@ -99,14 +107,34 @@ def regimes(rows: Measurements, predicted: Floats, floor: Floats) -> tuple[Integ
 
 
 def _fits_cache(rows: Measurements, floor: Floats) -> Mask:
-    """[n] whether what must move fits in L2; `floor` is that of rows that memory bounds."""
+    """[n] whether what must move fits in L2; `floor` is that of rows that memory bounds.
+
+    Of layers and grouped GEMMs only: the floors of other ops leave out already what L2 may hold, or are those of a link.
+    """
     mask = np.zeros(len(rows), bool)
+    if rows.kind not in COLD:
+        return mask
     gpu = rows.labels["gpu"]
     for name in gpu.values:
         spec = load_gpu(name)
         if spec.l2_capacity is not None:
             mask |= gpu.where(name) & (floor * spec.dram_bandwidth <= spec.l2_capacity)
     return mask
+
+
+def _attention_time(rows: Measurements) -> Floats:
+    """As `flops_time`, of attention: prefill or decode as the profile of the kernel says, NaN for kernels without one."""
+    out = np.full(len(rows), np.nan)
+    gpu, kernel, form = (rows.labels[name] for name in ("gpu", "kernel", "format"))
+    ids = group_ids([gpu.codes, kernel.codes, form.codes])
+    for number, first in enumerate(np.unique(ids, return_index=True)[1]):
+        row, mine = int(first), ids == number
+        if kernel[row] in op_profile_ids() and form[row] in FORMATS:
+            sizes = {name: column[mine].astype(float) for name, column in rows.sizes.items()}
+            decodes = load_op_profile(kernel[row]).op == DECODE.id
+            queries = np.ones_like(sizes["batch"]) if decodes else sizes["context"] - sizes["prefix"]
+            out[mine] = products_time(Shapes.of(sizes, queries), FORMATS[form[row]], load_gpu(gpu[row]))
+    return out
 
 
 def _flops(rows: Measurements) -> Floats:

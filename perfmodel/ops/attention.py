@@ -119,14 +119,16 @@ def wide_efficiency(shapes: Shapes, loss: float) -> Array:
 
 
 def floor_time(shapes: Shapes, form: AttentionFormat, gpu: GpuSpec) -> Array:
-    """Seconds that physics asks for: FLOPs at the peak, and the bytes that L2 cannot have kept from DRAM.
-
-    A cache in FP8 lets the library compute in FP8 whatever the format of Q.
-    """
-    math = "fp8" if form.cache_bytes < BF16 and "fp8" in gpu.math_types else "bf16"
+    """Seconds that physics asks for: FLOPs at the peak, and the bytes that L2 cannot have kept from DRAM."""
     bytes_ = shapes.cache_elements() * form.cache_bytes + shapes.query_elements() * form.query_bytes
     beyond = np.maximum(bytes_ - (gpu.l2_capacity or 0.0), 0.0)
-    return np.maximum(shapes.flops() / gpu.peak_flops(math), beyond / gpu.dram_bandwidth)
+    return np.maximum(products_time(shapes, form, gpu), beyond / gpu.dram_bandwidth)
+
+
+def products_time(shapes: Shapes, form: AttentionFormat, gpu: GpuSpec) -> Array:
+    """Seconds of both products at the peak. A cache in FP8 lets the library compute in FP8 whatever the format of Q."""
+    math = "fp8" if form.cache_bytes < BF16 and "fp8" in gpu.math_types else "bf16"
+    return shapes.flops() / gpu.peak_flops(math)
 
 
 L2_OVER_DRAM = 4.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -38,13 +38,13 @@ def predict_op(op: Op, gpu: GpuSpec, format_id: str, fit: OpFit, sizes: Mapping[
     _check_names("menus", fit.menus, op.menus)
     _check_names("parameters", fit.parameters, op.parameters)
     time = op.time(Use(gpu, format_id, fit.menus), sizes, op.complete(fit.parameters))
-    factors = np.array([(one.low, one.high) for one in (fit.intervals.get(name, fit.interval) for name in REGIMES)])  # type: ignore[call-overload]
+    factors = np.array([(one.low, one.high) for one in (fit.intervals.get(name, fit.interval) for name in REGIMES)])
     low, high = factors[time.regime()].T
     return np.stack([time.total, time.floor, np.maximum(time.total * low, time.floor), time.total * high])
 
 
-def _check_names(field: str, given: Mapping[str, object], known: object) -> None:
-    names = list(known)  # type: ignore[call-overload]
+def _check_names(field: str, given: Iterable[str], known: Iterable[str]) -> None:
+    names = list(known)
     for name in given:
         if name not in names:
             raise PerfModelError("the op has none of this name", field=f"{field}.{name}", mend=did_you_mean(name, names))

@@ -62,7 +62,7 @@ def collective_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]
     Raises PerfModelError where the GPU's file names no link, or ranks lie beyond the domain and it names no network.
     """
     bytes_, ranks = sizes["bytes"], sizes["ranks"]
-    near = np.full_like(bytes_, link_bandwidth(use.gpu))
+    near = np.full(bytes_.shape, link_bandwidth(use.gpu))
     bandwidth = np.minimum(near, network_share(use, ranks))
     crowded = bandwidth if use.gpu.nvlink_bandwidth else bandwidth / crowd(ranks, p)
     total, wire = nccl_time(use, bytes_, ranks, crowded, p)
@@ -112,7 +112,7 @@ def network_share(use: Use, ranks: Array) -> Array:
     domain = gpu.nvlink_domain if gpu.nvlink_bandwidth else gpu.gpus_per_node
     beyond = ranks > domain
     if not beyond.any():
-        return np.full_like(ranks, np.inf)
+        return np.full(ranks.shape, np.inf)
     if gpu.network_bandwidth is None:
         raise PerfModelError(
             f"{gpu.id}: ranks beyond its domain of {domain} need a network", field="links.network", mend="Add links.network to its file."

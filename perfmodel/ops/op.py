@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
+from perfmodel.profiles.op_profile import Regime
 from perfmodel.workload.expectation import Array
 
-REGIMES = ("launch", "compute", "memory")
+REGIMES: tuple[Regime, ...] = get_args(Regime)
+"""In the order of `OpTime.regime`."""
 
 
 @dataclass(frozen=True)

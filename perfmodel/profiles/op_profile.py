@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent / "ops"
 """One YAML a profile; the file's name is its id."""
 
 Regime = Literal["launch", "compute", "memory"]
+"""What bounds an op."""
 
 
 MenuSize = Annotated[int, Field(ge=1, le=2**20)]
