@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from perfmodel.errors import PerfModelError
 from perfmodel.workload.placement import add_replicas, place
+from perfmodel.workload.powerlaw import DRAWS, SEED, powerlaw_counts
 from perfmodel.workload.routing import Problem, Routing, busiest_load, parse_routing, touch_probability
-from perfmodel.workload.skewed import DRAWS, SEED, powerlaw_counts, scaled_counts, zipf_probability
+from perfmodel.workload.skewed import scaled_counts, zipf_probability
 
 
 def problem(tokens, experts=256, topk=8, ep=1) -> Problem:

@@ -33,6 +33,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     "layer": ("num_tokens", "hidden", "inter", "topk", "num_experts", "tp", "ep"),
     "grouped-gemm": ("experts", "n", "k", "tokens_per_expert"),
     "gemm": ("m", "n", "k"),
+    "attention": ("batch", "context", "prefix", "heads", "kv_heads", "key_dim", "value_dim", "cache_dim", "window"),
 }
 """Sizes by which the kind of a Parquet file of rows is known that does not say it."""
 TIMES = ("latency", "predicted", "floor", "low", "high")
