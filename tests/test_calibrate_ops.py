@@ -5,12 +5,12 @@ import pytest
 
 from perfmodel.hardware import load_gpu
 from perfmodel.ops.gemm import GEMM
-from perfmodel.ops.op import Use
+from perfmodel.ops.op import Parameter, Use
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile
 from perfmodel.profiles.profile import Interval, Provenance
 from perfmodel.validation.calibrate import Family, families
 from perfmodel.validation.calibrate_ops import MOST_ROWS, MOST_SHARE, MOST_SHARE_APART, calibrate_ops, fit_op_family, refitted_op
-from perfmodel.validation.fitting import Unknown, hashed_share, solve
+from perfmodel.validation.fitting import hashed_share, solve
 from perfmodel.validation.measurements import Labels, Measurements
 from perfmodel.validation.predicting import hold
 from perfmodel.validation.predicting_ops import predict_ops_by
@@ -103,6 +103,6 @@ def test_a_kernel_without_a_profile_is_not_fitted():
 
 def test_an_unknown_expected_at_one_is_found_as_well():
     x = np.linspace(1, 50, 200)
-    found, errors = solve(lambda p: 1e-6 * (x + p["a"]), 1e-6 * (x + 7.0), {"a": Unknown(1.0, 1.0, 0.01, 100.0)})
+    found, errors = solve(lambda p: 1e-6 * (x + p["a"]), 1e-6 * (x + 7.0), {"a": Parameter(1.0, 1.0, 0.01, 100.0)})
     assert found["a"] == pytest.approx(7.0, rel=0.02)
     assert errors["a"] < 0.1

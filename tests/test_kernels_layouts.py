@@ -1,46 +1,17 @@
-"""Packed weights: where each code lies, that masks give its exact value, and that nothing is lost on the way, NumPy and torch alike."""
+"""Packed weights: where each code lies, that masks give its exact value, and that nothing is lost on the way."""
 
-from dataclasses import fields, replace
-
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_problems import BF16, E2M1, bf16_bits, e8m0, exact_in_bf16, main_values, random, restored
 
-from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
-from perfmodel.formats.blocks import decode, encode
+from perfmodel.formats.blocks import encode
 from perfmodel.formats.elements import get_element
 from perfmodel.kernels import layouts, layouts_w4a8
 from perfmodel.kernels.fragments import NIBBLES, pack_word, unpack_word, words_together
-from perfmodel.kernels.weights import FORMATS, Weights, pack, unpack_nibbles
-
-E2M1 = get_element("e2m1").values
-BF16 = ml_dtypes.bfloat16
-
-
-def random(seed, experts, n, k, block, scales=(0, 255)):
-    """Codes [E, N, K] and scale bytes [E, N, K / block]."""
-    source = np.random.default_rng(seed)
-    return source.integers(0, 16, (experts, n, k), np.uint8), source.integers(*scales, (experts, n, k // block), np.uint8)
-
-
-def e8m0(scales, block):
-    return np.repeat(np.ldexp(1.0, scales.astype(int) - 127), block, -1)
-
-
-def bf16_bits(values):
-    """float64 of the bf16 whose bits these are."""
-    return values.astype(np.uint16).view(BF16).astype(np.float64)
-
-
-def exact_in_bf16(values):
-    return np.array_equal(values.astype(np.float32).astype(BF16).astype(np.float64), values)
-
-
-def as_numpy(value):
-    return value if isinstance(value, str | int | None) else np.asarray(value)
+from perfmodel.kernels.weights import Weights, pack
 
 
 class TestWords:
@@ -145,34 +116,6 @@ class TestPlace:
                 assert order[16 * sixteen + r + 8] == 2 * (8 * sixteen + r) + 1
 
 
-def main_values(packed):
-    """What a kernel makes of MXFP4 tiles: bf16 weights / alpha, float64 [E, N padded, K padded], and checks that they are exact."""
-    codes = layouts.unpack_codes(packed, "e2m1", 128)
-    powers = bf16_bits((layouts.unpack_scale_bytes(packed, 32, 128).astype(np.uint32) * 0x00800080) & 0xFFFF)
-    products = E2M1[codes] * 2.0**-126 * np.repeat(powers, 32, -1)
-    assert exact_in_bf16(products)
-    return products
-
-
-def restored(packed, values, tile_k, factor):
-    """Weights as a kernel sums them up: those of the tiles plus those of the rest, in the order and with the factors of `levels`."""
-    total = values(packed.tiles)
-    if packed.rest is not None:
-        row_tiles, rest = packed.tiles.shape[1], packed.rest
-        for i in range(len(rest.start) - 1):
-            levels = rest.level[rest.start[i] : rest.start[i + 1]].tolist()
-            assert levels == sorted(levels, reverse=True)  # from the deepest up
-            for j in range(rest.start[i], rest.start[i + 1]):
-                rows, columns = (
-                    slice(i % row_tiles * 128, (i % row_tiles + 1) * 128),
-                    slice(rest.k_tile[j] * tile_k, (rest.k_tile[j] + 1) * tile_k),
-                )
-                total[i // row_tiles, rows, columns] += np.ldexp(
-                    values(rest.tiles[j][None, None, None])[0], -rest.binades * int(rest.level[j])
-                )
-    return total * factor
-
-
 class TestMxfp4:
     @settings(deadline=None, max_examples=25)
     @given(
@@ -271,148 +214,3 @@ class TestInt4AndNf4:
     def test_scale_types(self, kind):
         packed = layouts.pack_int4_w4a16(np.zeros((1, 16, 64), np.uint8), np.full((1, 16, 1), 0.75, kind))
         assert (packed.group_scales[0, 0, 0, 0] & ~15).view(np.float32) == 0.75
-
-
-class TestW4A8:
-    @staticmethod
-    def values(tiles):
-        codes, powers = layouts_w4a8.unpack_codes(tiles, 128), layouts_w4a8.unpack_scale_bytes(tiles, 128)
-        magnitudes = layouts_w4a8.E4M3_TABLE.view(np.uint8).reshape(15, 8)[np.repeat(powers, 32, -1), codes & 7]
-        return get_element("e4m3").values[magnitudes | (codes & 8) << 4]
-
-    @settings(deadline=None, max_examples=25)
-    @given(
-        st.integers(0, 99),
-        st.integers(1, 150),
-        st.integers(1, 9),
-        st.sampled_from([(0, 255), (100, 105), (120, 140), (0, 3)]),
-        st.integers(1, 15),
-    )
-    def test_every_spread_is_exact(self, seed, n, blocks, scales, binades):
-        codes, exponents = random(seed, 2, n, 32 * blocks, 32, scales)
-        packed = layouts_w4a8.pack_mxfp4_w4a8(codes, exponents, binades=binades)
-        got = restored(packed, self.values, 128, packed.row_scale.astype(np.float64)[:, :, None])
-        assert np.array_equal(got[:, :n, : 32 * blocks], E2M1[codes] * e8m0(exponents, 32))
-        assert layouts_w4a8.unpack_scale_bytes(packed.tiles, 128)[:, :n, :blocks].min() >= 15 - binades
-        assert not packed.row_scale[:, n:].any()
-
-    def test_the_table_follows_two_lines_from_byte_3(self):
-        for byte in range(3, 15):
-            low, high = (byte * 0x08080800 + 0xFBF7F000) % 2**32, (byte * 0x08080808 + 0x0C080400) % 2**32
-            assert layouts_w4a8.E4M3_TABLE[byte].tolist() == [low, high]
-
-    def test_the_table_is_exact(self):
-        table = get_element("e4m3").values[layouts_w4a8.E4M3_TABLE.view(np.uint8).reshape(15, 8)]
-        assert np.array_equal(table, E2M1[:8] * 2.0 ** (np.arange(15)[:, None] - 8))
-
-    def test_fifteen_binades_need_no_rest_and_sixteen_do(self):
-        codes, exponents = np.full((1, 16, 64), 1, np.uint8), np.full((1, 16, 2), 120, np.uint8)
-        exponents[0, 3, 1] = 106
-        assert layouts_w4a8.pack_mxfp4_w4a8(codes, exponents).rest is None
-        assert layouts_w4a8.pack_mxfp4_w4a8(codes, exponents, binades=12).rest is not None
-        exponents[0, 3, 1] = 105
-        rest = layouts_w4a8.pack_mxfp4_w4a8(codes, exponents).rest
-        assert (rest.k_tile.tolist(), rest.level.tolist(), rest.start.tolist()) == ([0], [1], [0, 1])
-
-    def test_wrong_binades(self):
-        with pytest.raises(PerfModelError, match=r"binades.*1 to 15"):
-            layouts_w4a8.pack_mxfp4_w4a8(np.zeros((1, 16, 32), np.uint8), np.zeros((1, 16, 1), np.uint8), binades=16)
-
-
-class TestMistakes:
-    codes, scales = np.zeros((1, 16, 64), np.uint8), np.zeros((1, 16, 2), np.uint8)
-
-    @pytest.mark.parametrize(
-        ("change", "words"),
-        [
-            ({"scales": np.array([[[0, 255]]] * 1, np.uint8).repeat(16, 1)}, r"scales.*NaN \(byte 255\).*\(0, 0, 1\)"),
-            ({"codes": codes + 16}, "codes.*four bits"),
-            ({"codes": codes[:, :, :48]}, "codes.*multiple of the block of 32"),
-            ({"scales": scales[:, :, :1]}, r"scales.*\(1, 16, 2\)"),
-            ({"codes": codes[0]}, "codes.*three axes"),
-            ({"scales": scales.astype(np.float32)}, "scales.*uint8"),
-            ({"codes": codes[:, :0], "scales": scales[:, :0]}, "nothing empty"),
-            ({"rows": 24}, "rows.*multiple of 16"),
-        ],
-    )
-    @pytest.mark.parametrize("packer", [layouts.pack_mxfp4_w4a16, layouts_w4a8.pack_mxfp4_w4a8])
-    def test_mxfp4(self, packer, change, words):
-        with pytest.raises(PerfModelError, match=words):
-            packer(**({"codes": self.codes, "scales": self.scales} | change))
-
-    @pytest.mark.parametrize(
-        ("scale", "tensor_scale", "words"),
-        [
-            (0x7F, 1.0, "NaN"), (0xFF, 1.0, "NaN"), (0x81, 1.0, "negative"), (1, 0.0, "positive FP32"), (1, 2.0**121, "under 2"),
-            (1, np.nan, "positive FP32"),
-        ],
-    )  # fmt: skip
-    def test_nvfp4(self, scale, tensor_scale, words):
-        with pytest.raises(PerfModelError, match=words):
-            layouts.pack_nvfp4_w4a16(self.codes, np.full((1, 16, 4), scale, np.uint8), np.float32([tensor_scale]))
-
-    def test_minus_zero_is_zero(self):
-        packed = layouts.pack_nvfp4_w4a16(self.codes + 7, np.full((1, 16, 4), 0x80, np.uint8), np.ones(1))
-        assert not packed.tiles[..., :512].any()
-
-    @pytest.mark.parametrize(
-        ("scales", "words"),
-        [
-            (np.ones((1, 16, 4)), "group.*16"),
-            (np.ones((1, 16, 3)), "K / group"),
-            (np.full((1, 16, 1), np.inf), "not finite"),
-            (np.ones((1, 15, 1)), "must be"),
-        ],
-    )
-    def test_groups(self, scales, words):
-        with pytest.raises(PerfModelError, match=words):
-            layouts.pack_nf4_w4a16(self.codes, scales)
-
-    def test_fused_rows_of_odd_number(self):
-        with pytest.raises(PerfModelError, match="multiple of 16"):
-            layouts.fused_rows(self.codes[:, :8])
-
-    def test_unknown_format(self):
-        with pytest.raises(PerfModelError, match="mxfp4-w4a16"):
-            Weights("mxfp4-w4a61", self.codes, self.scales)
-
-
-class TestWeights:
-    @pytest.mark.parametrize("form", FORMATS)
-    def test_expert_by_expert_is_the_whole(self, form):
-        weights = Weights.of(encode(np.random.default_rng(0).standard_normal((3, 32, 128)), get_format(form).weights), form)
-        whole, second = pack(weights), pack(weights.expert(1))
-        assert np.array_equal(whole.tiles[1:2], second.tiles)
-
-    def test_one_matrix_is_one_expert(self):
-        encoded = encode(np.ones((16, 64)), get_format("nvfp4").weights)
-        assert Weights.of(encoded, "nvfp4-w4a16").codes.shape == (1, 16, 64)
-
-    def test_nibbles(self):
-        assert unpack_nibbles(np.array([[0x21, 0x43]], np.uint8)).tolist() == [[1, 2, 3, 4]]
-
-    @pytest.mark.parametrize("form", FORMATS)
-    def test_torch_packs_the_same(self, form):
-        torch = pytest.importorskip("torch")
-        spread = np.exp(12 * np.random.default_rng(1).standard_normal((2, 48, 256)))  # so that W4A8 has a rest
-        weights = Weights.of(encode(spread, get_format(form).weights), form)
-        ours, theirs = pack(weights.fused()), pack(weights.to_torch().fused())
-        assert isinstance(theirs.tiles, torch.Tensor)
-        for field in fields(ours):
-            if field.name != "rest":
-                assert np.array_equal(as_numpy(getattr(ours, field.name)), as_numpy(getattr(theirs, field.name))), field.name
-        assert (ours.rest is None) == (theirs.rest is None)
-        for field in fields(ours.rest) if ours.rest is not None else ():
-            assert np.array_equal(as_numpy(getattr(ours.rest, field.name)), as_numpy(getattr(theirs.rest, field.name))), field.name
-        assert form != "mxfp4-w4a8" or ours.rest is not None
-
-    def test_torch_unpacks_nibbles(self):
-        torch = pytest.importorskip("torch")
-        packed = np.random.default_rng(0).integers(0, 256, (2, 3, 8), np.uint8)
-        assert np.array_equal(unpack_nibbles(torch.from_numpy(packed)).numpy(), unpack_nibbles(packed))
-
-    def test_decoding_what_was_packed(self):
-        """Values of `perfmodel.formats`, tile by tile: the whole way from a matrix."""
-        encoded = encode(np.random.default_rng(5).standard_normal((1, 128, 64)), get_format("mxfp4").weights)
-        packed = pack(Weights.of(encoded, "mxfp4-w4a16"))
-        assert np.array_equal(main_values(packed.tiles) * float(packed.alpha[0]), decode(replace(encoded)))

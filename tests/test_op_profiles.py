@@ -5,7 +5,7 @@ import pytest
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
 from perfmodel.ops.catalog import OPS, get_op, op_profiles
-from perfmodel.profiles.op_profile import load_op_profile, op_profile_ids
+from perfmodel.profiles.op_profile import load_op_profile, op_profile_ids, pooled_ids
 from perfmodel.validation.silicon.names import gemm_protocol, names
 
 MOST_NUMBERS = 40
@@ -58,3 +58,13 @@ def test_protocols_of_measurement():
 def test_an_op_that_is_not_there_is_told_with_the_nearest():
     with pytest.raises(PerfModelError, match="gemm"):
         get_op("gem")
+
+
+def test_a_member_of_a_pool_brings_the_others():
+    pool = {profile.id for profile in op_profiles(OPS["collectives"]) if profile.pool == load_op_profile("nccl-all-reduce").pool}
+    assert len(pool) > 1
+    assert set(pooled_ids(["nccl-all-reduce"])) == pool
+    assert pooled_ids(["gemm-torch", "nccl-all-reduce"]) == sorted({"gemm-torch", *pool})
+    assert pooled_ids([]) == []
+    with pytest.raises(PerfModelError, match="nccl-all-reduce"):
+        pooled_ids(["nccl-all-reduc"])

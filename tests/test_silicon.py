@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from perfmodel.errors import MissingRequirementError, PerfModelError
+from perfmodel.profiles import load_profile
+from perfmodel.validation.calibrate import Family, Fitted
 from perfmodel.validation.silicon import moe, parts
+from perfmodel.validation.silicon.leave_out import predict_by
 from perfmodel.validation.silicon.names import names, routing_of
 from perfmodel.validation.silicon.usable import rough_floor, usable_rows
 from perfmodel.validation.silicon.validate import validate_silicon
@@ -106,6 +109,24 @@ def test_what_is_not_there_is_said(data, arguments, field):
     with pytest.raises(PerfModelError) as caught:
         validate_silicon(**arguments)
     assert caught.value.field == field
+
+
+def test_an_architecture_with_nothing_older_is_refused_before_any_fit(data):
+    write(data, "a100_sxm", "vllm", "0.24.0", [row("vllm_fused_moe", "bfloat16", 8, 1.0)])
+    with pytest.raises(PerfModelError, match=r"--leave-out-arch: nothing older was measured.*ampere"):
+        validate_silicon(leave_out_arch="ampere")
+
+
+def test_what_is_left_out_is_not_predicted_by_a_stand_in():
+    fit = load_profile("trtllm-cutlass").fit("blackwell", "nvfp4")
+    sizes = {"num_tokens": 8, "hidden": 4096, "inter": 2688, "topk": 22, "num_experts": 512, "tp": 1, "ep": 1}
+    labels = {"gpu": "b200", "kernel": "trtllm-cutlass", "format": "nvfp4", "routing": "balanced", "gated": "false"}
+    times = []
+    for fixed_us in (1.0, 101.0):
+        made = fit.model_copy(update={"parameters": fit.parameters.model_copy(update={"fixed_us": fixed_us})})
+        predict = predict_by([Fitted(Family("trtllm-cutlass", "blackwell", "nvfp4"), made, 0, {})])
+        times.append(predict("layer", labels, {name: np.array([size]) for name, size in sizes.items()})[0, 0])
+    assert times[1] - times[0] == pytest.approx(100e-6)  # the bundled stand-in would not know of it
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

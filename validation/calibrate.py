@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from functools import cache
 from typing import Any
 
@@ -20,11 +19,12 @@ from perfmodel.causes import ON
 from perfmodel.formats import get_format
 from perfmodel.hardware import load_gpu
 from perfmodel.ops.machine import parameters_si
+from perfmodel.ops.op import Parameter
 from perfmodel.predict import Layer, layer_time
 from perfmodel.profiles import Fit, Parameters, Profile, load_profile, profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.scenario import layer_rows, resolve
-from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, limits, solve
+from perfmodel.validation.fitting import LEAST_ROWS, draw, hashed_share, intervals, limits, provenance, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 MOST_ROWS, MOST_APART = 1500, 700
@@ -164,7 +164,7 @@ def _with(profile: Profile, parameters: Parameters) -> Profile:
 
 
 def _solve(batch: Batch, dequantises: bool) -> tuple[Parameters, dict[str, float]]:
-    unknowns = {name: Unknown(*PRIORS[name], *LIMITS[name]) for name in PRIORS if name != "dequantise_ps" or dequantises}
+    unknowns = {name: Parameter(*PRIORS[name], *LIMITS[name]) for name in PRIORS if name != "dequantise_ps" or dequantises}
 
     def parameters(values: Mapping[str, float]) -> Parameters:
         return Parameters(**({"dequantise_ps": 0.0} | dict(values)))
@@ -175,13 +175,7 @@ def _solve(batch: Batch, dequantises: bool) -> tuple[Parameters, dict[str, float
 
 def _provenance(batch: Batch, parameters: Parameters, used: int) -> Provenance:
     error = np.abs(batch.predict(parameters) / batch.measured - 1.0)
-    return Provenance(
-        status="measured",
-        date=date.today().isoformat(),
-        dataset="aiconfigurator-core 0.12.0, moe_perf (Apache-2.0)",
-        rows=used,
-        source=f"perfmodel calibrate: robust least squares on rows that a hash of the shape picks; median error {np.median(error):.1%}",
-    )
+    return provenance(used, float(np.median(error)), "moe_perf")
 
 
 def calibrate(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date
 
 import numpy as np
 
@@ -12,10 +11,9 @@ from perfmodel.hardware import load_gpu
 from perfmodel.ops.catalog import OPS, get_op
 from perfmodel.ops.op import REGIMES, Op, OpTime, Parameter, Use
 from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
-from perfmodel.profiles.profile import Provenance
 from perfmodel.validation.calibrate import Family, families
 from perfmodel.validation.columns import TOKENS
-from perfmodel.validation.fitting import LEAST_ROWS, Unknown, draw, hashed_share, intervals, limits, solve
+from perfmodel.validation.fitting import LEAST_ROWS, draw, hashed_share, intervals, limits, provenance, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 MOST_ROWS, MOST_APART = 2000, 1000
@@ -71,11 +69,10 @@ def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: 
     if len(chosen) < LEAST_ROWS:
         return None
     batch = OpBatch(op, rows, chosen, base)
-    unknowns = {name: Unknown(one.expected, one.spread, one.low, one.high) for name, one in op.parameters.items()}
-    parameters, errors = solve(lambda values: batch.times(values).total, batch.measured, unknowns)
+    parameters, errors = solve(lambda values: batch.times(values).total, batch.measured, op.parameters)
     held = OpBatch(op, rows, apart, base) if len(apart) >= LEAST_ROWS else batch
-    time = held.times(parameters)
-    whole, parts = intervals(held.measured / time.total, np.array(REGIMES)[time.regime()], REGIMES, len(np.unique(share[apart])))
+    time, told = held.times(parameters), chosen if held is batch else apart
+    whole, parts = intervals(held.measured / time.total, np.array(REGIMES)[time.regime()], REGIMES, len(np.unique(share[told])))
     used = len(chosen) + (len(apart) if held is not batch else 0)
     error = float(np.median(np.abs(batch.times(parameters).total / batch.measured - 1.0)))
     fit = OpFit(
@@ -85,13 +82,7 @@ def fit_op_family(rows: Measurements, index: Integers, share: Integers, family: 
         parameters={name: value for name, value in parameters.items() if _is_told(value, op.parameters[name], errors[name])},
         interval=whole,
         intervals=parts,
-        provenance=Provenance(
-            status="measured",
-            date=date.today().isoformat(),
-            dataset="aiconfigurator-core 0.12.0 (Apache-2.0)",
-            rows=used,
-            source=f"perfmodel calibrate: robust least squares on rows that a hash of the shape picks; median error {error:.1%}",
-        ),
+        provenance=provenance(used, error),
     )
     return FittedOp(family, fit, used, errors)
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 
 import numpy as np
 
 from perfmodel.ops.catalog import get_op
 from perfmodel.ops.op import REGIMES, Op
 from perfmodel.profiles.op_profile import OpFit, Regime, load_op_profile, op_profile_ids
-from perfmodel.profiles.profile import Interval, Provenance
+from perfmodel.profiles.profile import Interval
 from perfmodel.validation.calibrate import Family, families
 from perfmodel.validation.calibrate_ops import FittedOp, OpBatch
-from perfmodel.validation.fitting import WIDEST, Unknown, solve
+from perfmodel.validation.fitting import WIDEST, provenance, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 SHARE, POWER = 3.3, 0.35
@@ -65,8 +64,7 @@ class PooledBatch:
 
     def solve(self) -> tuple[dict[str, float], dict[str, float]]:
         """Parameters, and standard errors of their logarithms."""
-        unknowns = {name: Unknown(one.expected, one.spread, one.low, one.high) for name, one in self.op.parameters.items()}
-        return solve(self.total, self.measured, unknowns)
+        return solve(self.total, self.measured, self.op.parameters)
 
     def is_felt(self, parameters: Mapping[str, float], name: str) -> bool:
         """Whether some row's time changes with a parameter; those that no row feels stay as the op expects them."""
@@ -151,13 +149,7 @@ def _fit(member: Member, parameters: dict[str, float], interval: Interval, parts
         parameters=parameters,
         interval=interval,
         intervals=parts,
-        provenance=Provenance(
-            status="measured",
-            date=date.today().isoformat(),
-            dataset="aiconfigurator-core 0.12.0 (Apache-2.0)",
-            rows=len(member.drawn),
-            source=f"perfmodel calibrate: robust least squares on rows that a hash picks; median error {error:.1%}",
-        ),
+        provenance=provenance(len(member.drawn), error),
     )
 
 

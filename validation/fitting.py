@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
 
-from perfmodel.profiles.profile import Interval
+from perfmodel.ops.op import Parameter
+from perfmodel.profiles.profile import Interval, Provenance
 from perfmodel.validation.measurements import Floats, Integers, group_ids
 
 LEAST_SHARE, MOST_SHARE = 60, 160
@@ -26,18 +27,8 @@ PULL = 0.02
 WIDEST = 10.0
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """A parameter to find: what it is expected to be, the spread of its logarithm, its bounds."""
-
-    expected: float
-    spread: float
-    low: float
-    high: float
-
-
 def solve(
-    predict: Callable[[dict[str, float]], Floats], measured: Floats, unknowns: Mapping[str, Unknown]
+    predict: Callable[[dict[str, float]], Floats], measured: Floats, unknowns: Mapping[str, Parameter]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Parameters for which predict(parameters) [n] comes nearest to `measured` [n] seconds, and standard errors of their logarithms."""
     from scipy.optimize import least_squares
@@ -77,6 +68,17 @@ def hashed_share(columns: Sequence[Integers]) -> Integers:
     first = np.unique(ids, return_index=True)[1]
     digest = [hashlib.md5("|".join(str(int(column[i])) for column in columns).encode()).hexdigest() for i in first]
     return np.array([int(text[:8], 16) % 1000 for text in digest], np.int64)[ids]
+
+
+def provenance(rows: int, error: float, table: str = "") -> Provenance:
+    """Of a fit on so many rows of a `table`, with its median error on those that gave the parameters."""
+    return Provenance(
+        status="measured",
+        date=date.today().isoformat(),
+        dataset=f"aiconfigurator-core 0.12.0{table and f', {table}'} (Apache-2.0)",
+        rows=rows,
+        source=f"perfmodel calibrate: robust least squares on rows that a hash of the shape picks; median error {error:.1%}",
+    )
 
 
 def shares(rows: int) -> tuple[int, int]:

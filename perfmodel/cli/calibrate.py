@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perfmodel.validation.calibrate_ops import FittedOp
     from perfmodel.validation.runs.fit import FittedRuns
 
-HELP = """Fit the kernel profiles to the public measurements (extra `silicon`), at most 5 % of the rows, chosen by a hash of their shape.
+HELP = """Fit the kernel profiles to the public measurements (extra `silicon`), less than 5 % of each table, chosen by a hash.
 
 Prints what was found for each kernel, architecture and format; --write puts it into the profiles' files.
 
@@ -47,7 +47,7 @@ def calibrate(
         return
     fits = _layers(kernel or [], write) if op == "moe" else _ops(op, kernel or [], write)
     if json:
-        print_json({"schema": "perfmodel.calibrate/1", "fits": [_as_json(fitted) for fitted in fits]})
+        print_json({"schema": "perfmodel.calibrate/1", "fits": [_as_json(one.family.kernel, one.family.format, one) for one in fits]})
 
 
 def _layers(kernels: Sequence[str], write: bool) -> Sequence[Fitted]:
@@ -72,9 +72,7 @@ def _ops(op: str, kernels: Sequence[str], write: bool) -> Sequence[FittedOp]:
     from perfmodel.validation.silicon.usable import usable_rows
     from perfmodel.validation.silicon.validate import read_op
 
-    for name in kernels:
-        op_profile.load_op_profile(name)
-    fits = calibrate_ops(*usable_rows(kernels, read_op(op)), _heard)
+    fits = calibrate_ops(*usable_rows(op_profile.pooled_ids(kernels), read_op(op)), _heard)
     for name in _names(fits) if write else ():
         path = op_profile.FOLDER / f"{name}.yaml"
         _write(path, profile_text(refitted_op(op_profile.load_op_profile(name), fits), read_text(path)))
@@ -95,20 +93,7 @@ def _runs(kernels: Sequence[str], write: bool, json: bool) -> None:
         path = profile.FOLDER / f"{name}.yaml"
         _write(path, profile_text(refitted(load_profile(name), fits), read_text(path)))
     if json:
-        print_json({"schema": "perfmodel.calibrate/1", "fits": [_run_json(fitted) for fitted in fits]})
-
-
-def _run_json(fitted: FittedRuns) -> dict[str, object]:
-    errors = {name: value if value != float("inf") else None for name, value in fitted.errors.items()}
-    return {
-        "kernel": fitted.profile,
-        "architecture": fitted.fit.architectures[0],
-        "format": fitted.format,
-        "rows": fitted.rows,
-        "parameters": dict(fitted.fit.parameters),
-        "standard_errors_of_logarithms": errors,
-        "interval": fitted.fit.interval.model_dump(),
-    }
+        print_json({"schema": "perfmodel.calibrate/1", "fits": [_as_json(one.profile, one.format, one) for one in fits]})
 
 
 def _heard(family: Family, fitted: Fitted | FittedOp | None) -> None:
@@ -125,14 +110,13 @@ def _write(path: Path, text: str) -> None:
     note(f"wrote {path}")
 
 
-def _as_json(fitted: Fitted | FittedOp) -> dict[str, object]:
-    errors = {name: value if value != float("inf") else None for name, value in fitted.errors.items()}
+def _as_json(kernel: str, format_id: str, fitted: Fitted | FittedOp | FittedRuns) -> dict[str, object]:
     return {
-        "kernel": fitted.family.kernel,
-        "architecture": fitted.family.architecture,
-        "format": fitted.family.format,
+        "kernel": kernel,
+        "architecture": fitted.fit.architectures[0],
+        "format": format_id,
         "rows": fitted.rows,
         "parameters": dict(fitted.fit.parameters),
-        "standard_errors_of_logarithms": errors,
+        "standard_errors_of_logarithms": {name: value if value != float("inf") else None for name, value in fitted.errors.items()},
         "interval": fitted.fit.interval.model_dump(),
     }

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from perfmodel.validation.targets import Validation
 
 SILICON, RUNS = "silicon", "runs"
-HELP = """Hold predictions against measurements: the published and measured `tables` that come along, `silicon`, the 3.6 million layers of
-the package aiconfigurator-core (extra `silicon`), `runs` of our own kernels on real GPUs, or a CSV of your own.
+HELP = """Hold predictions against measurements: the published and measured `tables` that come along; `silicon`, the public ones of the
+package aiconfigurator-core (extra `silicon`), 3.6 million MoE layers or, with --op, another op; `runs` of our own kernels; or a
+CSV of your own.
 
 A layer has the columns gpu, kernel, format, num_tokens, hidden, inter, topk, num_experts, tp, ep, routing, latency_us
 (and may have gated, source, launch),

@@ -10,6 +10,7 @@ import numpy as np
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.activation import BF16
+from perfmodel.ops.op import l2_bandwidth
 from perfmodel.units import MICROSECOND
 from perfmodel.workload.expectation import Array
 
@@ -131,8 +132,6 @@ def products_time(shapes: Shapes, form: AttentionFormat, gpu: GpuSpec) -> Array:
     return shapes.flops() / gpu.peak_flops(math)
 
 
-L2_OVER_DRAM = 4.0
-"""L2 over DRAM bandwidth where a GPU's file does not say; 2.0 on H200, 2.7 on A100 and B200, 6 on L40S."""
 FADES = 1.5
 """Bytes over those that L2 holds at which nothing of them is left in it: who goes round finds what was read last."""
 
@@ -143,6 +142,6 @@ def byte_time(working_set: Array, gpu: GpuSpec, p: Mapping[str, float]) -> Array
     From L2 while it fits into what calls leave of it (`l2_kept`), from DRAM where it is FADES times that.
     """
     dram = gpu.dram_bandwidth * p["bandwidth_efficiency"]
-    l2 = max((gpu.l2_bandwidth or L2_OVER_DRAM * gpu.dram_bandwidth) * p["l2_efficiency"], dram)
+    l2 = max(l2_bandwidth(gpu) * p["l2_efficiency"], dram)
     share = np.clip((FADES - working_set / (p["l2_kept"] * (gpu.l2_capacity or 1.0))) / (FADES - 1.0), 0.0, 1.0)
     return share / l2 + (1.0 - share) / dram

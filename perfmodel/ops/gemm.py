@@ -19,11 +19,10 @@ from perfmodel.formats import Format, get_format
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.activation import BF16
 from perfmodel.ops.grouped_gemm import smooth_maximum
-from perfmodel.ops.op import Op, OpTime, Parameter, Use, known
-from perfmodel.units import MICROSECOND
+from perfmodel.ops.op import Op, OpTime, Parameter, Use, known, l2_bandwidth
+from perfmodel.units import KIB, MICROSECOND, NANOSECOND, PICOSECOND
 from perfmodel.workload.expectation import Array
 
-NANOSECOND, PICOSECOND, KIB = 1e-9, 1e-12, 1024
 FP32 = 4
 LARGEST_TILE = 128 * 256
 """Accumulators of a tile in FP32 take at most 128 KiB: half of an SM's registers, or of its tensor memory."""
@@ -35,8 +34,6 @@ HEATED = 15e-3
 """Seconds of full load after which half of the slow-down has set in: power management samples every 10 to 20 ms."""
 ALIGNED = 4
 """FP32 scales of a column, 16 bytes: what TMA takes."""
-DRAM_TO_L2 = 4.0
-"""Bandwidth of L2 over that of DRAM where the GPU's file has none: it is 2 to 6 where it is known, and `l2_efficiency` is fitted."""
 FULL, LAUNCH = 4.0, 8.0
 """Exponents that join bandwidth with latency, and host with GPU: near a maximum."""
 
@@ -98,7 +95,7 @@ class _Problem:
 
     @property
     def l2_bandwidth(self) -> float:
-        return self.gpu.l2_bandwidth or DRAM_TO_L2 * self.gpu.dram_bandwidth
+        return l2_bandwidth(self.gpu)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from perfmodel.causes import Causes
 from perfmodel.formats import Format
 from perfmodel.hardware import GpuSpec
 from perfmodel.profiles import Fit, Parameters, Profile, Stage, TileMenu
-from perfmodel.units import KIB, MICROSECOND
-
-NS, PS = 1e-9, 1e-12
+from perfmodel.units import KIB, MICROSECOND, NANOSECOND, PICOSECOND
 
 
 @dataclass(frozen=True)
@@ -114,10 +112,10 @@ def parameters_si(p: Parameters, dequantises: bool) -> dict[str, Any]:
         "fixed": p.fixed_us * MICROSECOND,
         "gemm_latency": p.gemm_latency_us * MICROSECOND,
         "tile_fixed": p.tile_fixed_us * MICROSECOND,
-        "routing": p.routing_ps * PS,
-        "expert": p.expert_ns * NS,
+        "routing": p.routing_ps * PICOSECOND,
+        "expert": p.expert_ns * NANOSECOND,
         "sort": p.sort_us * MICROSECOND,
-        "dequantise": p.dequantise_ps * PS if dequantises else 0.0,
+        "dequantise": p.dequantise_ps * PICOSECOND if dequantises else 0.0,
         "dequantise_overlap": p.dequantise_overlap,
         "in_flight": p.in_flight_KiB * KIB,
     }

@@ -26,7 +26,7 @@ class Parameter:
     spread: float
     low: float
     high: float
-    meaning: str
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,15 @@ class Use:
     menus: Mapping[str, tuple[int, ...]]
 
 
+L2_OVER_DRAM = 4.0
+"""Bandwidth of L2 over that of DRAM where a GPU's file says nothing of it: it is 2.0 on H200, 2.7 on A100 and B200, 6 on L40S."""
+
+
+def l2_bandwidth(gpu: GpuSpec) -> float:
+    """B/s of the GPU's L2, or what is likely where its file has none."""
+    return gpu.l2_bandwidth or L2_OVER_DRAM * gpu.dram_bandwidth
+
+
 def known(gpu: GpuSpec, fact: str) -> float:
     """A fact of the GPU's file that may be absent. Raises PerfModelError that names it where it is."""
     value: float | None = getattr(gpu, fact)
@@ -64,8 +73,8 @@ def known(gpu: GpuSpec, fact: str) -> float:
 
 @dataclass(frozen=True)
 class Op:
-    """One kind of op. `time(use, sizes, parameters)` is a function of plain arrays: sizes [n] by name, parameters by name in SI-free units
-    that their names say."""
+    """One kind of op. `time(use, sizes, parameters)` is a function of plain arrays: sizes [n] by name, parameters by name in the
+    units that their names say."""
 
     id: str
     sizes: tuple[str, ...]

@@ -15,13 +15,12 @@ import numpy as np
 
 from perfmodel.formats import get_format
 from perfmodel.ops.activation import BF16
-from perfmodel.ops.gemm import DRAM_TO_L2, outgrows
+from perfmodel.ops.gemm import outgrows
 from perfmodel.ops.grouped_gemm import smooth_maximum
-from perfmodel.ops.op import Op, OpTime, Parameter, Use, known
-from perfmodel.units import MICROSECOND
+from perfmodel.ops.op import Op, OpTime, Parameter, Use, known, l2_bandwidth
+from perfmodel.units import MICROSECOND, NANOSECOND, PICOSECOND
 from perfmodel.workload.expectation import Array
 
-NANOSECOND, PICOSECOND = 1e-9, 1e-12
 JOINED = 3.0
 """Exponent that joins rows and bytes."""
 
@@ -44,7 +43,7 @@ def quantise_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]) 
     # Of a difference of two kernels no byte is compulsory: what is scaled next may be held on the chip.
     floor = sizes["whole"] * np.maximum(moved - l2, 0.0) / gpu.dram_bandwidth
     cold = outgrows(moved, l2 * p["l2_share"]) if p["l2_share"] else np.ones_like(moved)
-    from_l2 = (gpu.l2_bandwidth or DRAM_TO_L2 * gpu.dram_bandwidth) * p["l2_efficiency"]
+    from_l2 = l2_bandwidth(gpu) * p["l2_efficiency"]
     memory = moved * (_over(cold, gpu.dram_bandwidth * p["bandwidth_efficiency"]) + _over(1.0 - cold, from_l2))
     rows = m * (p["row_ns"] * NANOSECOND) + k * (p["depth_ps"] * PICOSECOND)
     total = p["fixed_us"] * MICROSECOND + smooth_maximum(rows, memory, JOINED)

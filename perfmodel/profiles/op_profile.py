@@ -5,6 +5,7 @@ What the numbers mean is said by the op itself (`perfmodel.ops.op.Op.parameters`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -66,6 +67,14 @@ class OpProfile(Strict):
 def op_profile_ids() -> list[str]:
     """Ids of all bundled profiles of ops, sorted."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def pooled_ids(names: Iterable[str]) -> list[str]:
+    """Ids of these profiles and of all that share a pool with one of them. Raises PerfModelError for one that is not there."""
+    chosen = [load_op_profile(name) for name in names]
+    pools = {profile.pool for profile in chosen} - {None}
+    members = [name for name in op_profile_ids() if load_op_profile(name).pool in pools] if pools else []
+    return sorted({profile.id for profile in chosen} | set(members))
 
 
 @lru_cache(maxsize=256)

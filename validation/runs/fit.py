@@ -15,11 +15,12 @@ import numpy as np
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.latency import gemm_seconds
 from perfmodel.ops.machine import parameters_si
+from perfmodel.ops.op import Parameter
 from perfmodel.profiles import Fit, Parameters, Profile, load_profile, profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.scenario import resolve
 from perfmodel.units import MICROSECOND
-from perfmodel.validation.fitting import Unknown, solve
+from perfmodel.validation.fitting import solve
 from perfmodel.validation.measurements import Floats
 from perfmodel.validation.runs.files import committed, read_runs
 from perfmodel.validation.runs.predict import SUSTAINED_S, quantise_time
@@ -29,13 +30,13 @@ SHAPE = (16, 7168, 2048)
 """Experts, n and k of the rows that parameters are fitted on: the smallest of the shapes. Every other one is unseen."""
 LEAST = 3
 UNKNOWNS = {
-    "gemm_latency_us": Unknown(3.0, 0.7, 0.5, 20.0), "tile_fixed_us": Unknown(1.5, 0.7, 0.1, 20.0),
-    "bandwidth_efficiency": Unknown(0.9, 0.2, 0.4, 0.98), "compute_efficiency": Unknown(0.9, 0.3, 0.1, 1.0),
-    "l2_efficiency": Unknown(0.9, 0.3, 0.3, 1.0), "overlap_exponent": Unknown(4.0, 0.7, 1.0, 20.0),
-    "dequantise_ps": Unknown(10.0, 0.8, 0.5, 60.0), "dequantise_overlap": Unknown(2.0, 0.4, 1.0, 6.0),
-    "in_flight_KiB": Unknown(96.0, 0.5, 20.0, 220.0),
+    "gemm_latency_us": Parameter(3.0, 0.7, 0.5, 20.0), "tile_fixed_us": Parameter(1.5, 0.7, 0.1, 20.0),
+    "bandwidth_efficiency": Parameter(0.9, 0.2, 0.4, 0.98), "compute_efficiency": Parameter(0.9, 0.3, 0.1, 1.0),
+    "l2_efficiency": Parameter(0.9, 0.3, 0.3, 1.0), "overlap_exponent": Parameter(4.0, 0.7, 1.0, 20.0),
+    "dequantise_ps": Parameter(10.0, 0.8, 0.5, 60.0), "dequantise_overlap": Parameter(2.0, 0.4, 1.0, 6.0),
+    "in_flight_KiB": Parameter(96.0, 0.5, 20.0, 220.0),
 }  # fmt: skip
-MMA_SYNC = {"numba-decode": {"compute_efficiency": Unknown(0.35, 0.3, 0.1, 1.0)}}
+MMA_SYNC = {"numba-decode": {"compute_efficiency": Parameter(0.35, 0.3, 0.1, 1.0)}}
 """Profiles of kernels on mma.sync, which on Hopper reaches a good third of the peak of wgmma."""
 CONVERTING = ("dequantise_ps", "dequantise_overlap")
 """Of kernels that make the weights another format."""

@@ -19,6 +19,9 @@ from perfmodel.validation.columns import Kind
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements
 from perfmodel.validation.predicting import Predict
 
+ELDERS = {"blackwell": ("hopper", "ada", "ampere"), "blackwell-rtx": ("ada", "ampere"), "hopper": ("ampere", "ada")}
+"""Architecture -> older ones, the nearest first."""
+
 
 def left_out(rows: Measurements, gpus: Sequence[str], architecture: str | None) -> Mask:
     """[n] rows of these GPUs, or of all of an architecture."""
@@ -30,13 +33,12 @@ def left_out(rows: Measurements, gpus: Sequence[str], architecture: str | None) 
     archs = sorted({architecture_of(gpu) for gpu in there})
     if architecture is not None and architecture not in archs:
         raise PerfModelError("has no measured row", field="--leave-out-arch", value=architecture, mend=did_you_mean(architecture, archs))
+    if architecture is not None and architecture not in ELDERS:
+        mend = f"Leave out {', '.join(ELDERS)}, or GPUs by --leave-out-gpu."
+        raise PerfModelError("nothing older was measured to predict it from", field="--leave-out-arch", value=architecture, mend=mend)
     chosen = [gpu in gpus or architecture_of(gpu) == architecture for gpu in there]
     mask: Mask = np.array(chosen)[rows.labels["gpu"].codes]
     return mask
-
-
-ELDERS = {"blackwell": ("hopper", "ada", "ampere"), "blackwell-rtx": ("ada", "ampere"), "hopper": ("ampere", "ada")}
-"""Architecture -> older ones, the nearest first."""
 
 
 F = TypeVar("F", Fitted, FittedOp)
@@ -57,11 +59,12 @@ def carried_over(fits: Sequence[F], architecture: str | None) -> list[F]:
 
 
 def predict_by(fits: Sequence[Fitted]) -> Predict:
-    """A predictor with these fits and no other."""
+    """A predictor with these fits and no other: no stand-in for layers without a gate, which may have seen what was left out."""
     profiles: dict[str, Profile] = {}
     for kernel in {fitted.family.kernel for fitted in fits}:
         mine = [fitted for fitted in fits if fitted.family.kernel == kernel]
-        profiles[kernel] = refitted(load_profile(kernel), mine).model_copy(update={"fits": tuple(fitted.fit for fitted in mine)})
+        only = {"fits": tuple(fitted.fit for fitted in mine), "ungated": None}
+        profiles[kernel] = refitted(load_profile(kernel), mine).model_copy(update=only)
 
     def predict(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, Integers]) -> Floats:
         profile = profiles.get(labels["kernel"])
