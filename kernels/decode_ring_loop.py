@@ -27,6 +27,7 @@ from perfmodel.kernels.ptx.barrier import (
     mbarrier_init,
     mbarrier_wait,
     warp_sync,
+    warp_sync_kept,
 )
 from perfmodel.kernels.ptx.bulk import copy_arrive, copy_async_16_of, copy_bulk
 from perfmodel.kernels.ptx.matrix import load_matrix_x4
@@ -127,7 +128,7 @@ def make_consume(plan: Plan, after: Callable[..., Any]) -> Callable[..., Any]:
             mbarrier_wait(full, parity)
             loaded = load(codes + stage * W_STAGE, scales + stage * W_STAGE, U(0))
             x_0, x_1 = load_x(tokens + stage * X_STAGE), load_x(tokens + stage * X_STAGE + U(64))
-            warp_sync()
+            warp_sync_kept(k)
             if lane == U(0):  # all is in registers: the stage can be filled again
                 mbarrier_arrive(full + U(8))
             if U(first) + split < k_tiles:

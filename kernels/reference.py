@@ -13,7 +13,8 @@ from perfmodel.errors import PerfModelError
 from perfmodel.formats.elements import get_element
 from perfmodel.formats.format import ElementName
 from perfmodel.kernels.arrays import Array, arange, cast, constant, namespace, stable_order
-from perfmodel.kernels.rounding import round_bf16
+from perfmodel.kernels.quantise import LEAST_POWER
+from perfmodel.kernels.rounding import E4M3_MAX, round_bf16, round_e4m3
 from perfmodel.kernels.weights import Weights
 
 ELEMENTS: dict[str, ElementName] = {
@@ -35,9 +36,13 @@ class Rounding:
     """Each expert's output, with its routing weight, before the sum over experts."""
     output: bool = False
     """The sum over experts."""
+    operands: bool = False
+    """Tokens that enter either GEMM, to E4M3 with one scale a token, as `quantise.quantise_tokens` does."""
 
 
 EXACT = Rounding()
+QUANTISED = Rounding(hidden=True, operands=True)
+"""Of the activations that W4A8 kernels multiply, and of nothing else."""
 FUSED = Rounding(hidden=True, expert=True, output=True)
 """Of kernels that activate in the epilogue of the first GEMM and weigh in that of the second."""
 UNFUSED = Rounding(gate_up=True, hidden=True, expert=True, output=True)
@@ -113,10 +118,19 @@ def moe_layer(x: Array, routing: tuple[Array, Array], gate_up: Weights, down: We
     experts, factors = routing
     tokens, topk = experts.shape
     pairs, offsets = permutation(experts, gate_up.codes.shape[0])
-    rows = _rounded(grouped_gemm(x[pairs // topk], gate_up, offsets), rounding.gate_up)
+    entering = quantised(x) if rounding.operands else x
+    rows = _rounded(grouped_gemm(entering[pairs // topk], gate_up, offsets), rounding.gate_up)
     hidden = _rounded(swiglu(rows), rounding.hidden)
+    hidden = quantised(hidden) if rounding.operands else hidden
     out = _rounded(grouped_gemm_scatter(hidden, down, offsets, pairs, factors.reshape(-1)[pairs]), rounding.expert)
     return _rounded(out.reshape(tokens, topk, -1).sum(1), rounding.output)
+
+
+def quantised(x: Array) -> Array:
+    """What E4M3 codes and one scale a token stand for, float64 [T, K]: scale = max(amax, 2**-100) / 448."""
+    xp, wide = namespace(x), cast(x, "float64")
+    scales = xp.clip(xp.amax(abs(wide), -1), 2.0**LEAST_POWER, None)[:, None] / E4M3_MAX
+    return round_e4m3(wide / scales) * scales
 
 
 def relative_error(y: Array, reference: Array) -> float:

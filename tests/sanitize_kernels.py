@@ -41,8 +41,8 @@ def layer(form: str) -> None:
 
 
 if __name__ == "__main__":
-    for name in ("mxfp4-w4a16", "nvfp4-w4a16"):
-        for depth in (64, 480):
+    for name, depths in (("mxfp4-w4a16", (64, 480, 1600)), ("nvfp4-w4a16", (64, 480, 1600)), ("mxfp4-w4a8", (128, 1664))):
+        for depth in depths:  # the deepest go round every ring of stages
             grouped_gemms(name, 272, depth)
     for name in ("mxfp4-w4a16", "mxfp4-w4a8"):
         layer(name)

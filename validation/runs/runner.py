@@ -103,7 +103,8 @@ class GpuRunner:
         outputs[0].fill_(float("nan"))
         time = timing.measure({"layer": replay}, hold_s=point.hold_s, sensor=self._sensor)["layer"]
         x, logits = (tensor[:CHECKED] for tensor in inputs[0])
-        expected = reference.moe_layer(x, reference.route(logits, point.topk), gate_up, down)
+        rounding = reference.QUANTISED if point.format == "mxfp4-w4a8" else reference.EXACT
+        expected = reference.moe_layer(x, reference.route(logits, point.topk), gate_up, down, rounding)
         error = reference.relative_error(outputs[0][:CHECKED], expected)
         found = {name: getattr(time, name) for name in FIELDS if hasattr(time, name)}
         nan = int(outputs[0].isnan().sum())
