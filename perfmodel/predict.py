@@ -9,6 +9,7 @@ import numpy as np
 from perfmodel.causes import ON, Causes
 from perfmodel.ops.activation import BF16, routing_time, stage_time
 from perfmodel.ops.collective import Fabric, moe_communication
+from perfmodel.ops.dram import lost_between_calls
 from perfmodel.ops.grouped_gemm import GemmShape, GemmTime, grouped_gemm
 from perfmodel.ops.machine import Machine
 from perfmodel.workload.expectation import Array
@@ -93,8 +94,22 @@ class Layer:
 
     @property
     def compulsory_bytes(self) -> Array:
-        """DRAM bytes that no kernel avoids: weights, scales, input, output."""
-        return self.weights * (self.machine.weight_bytes + self.machine.scale_bytes) + self.input_bytes + self.output_bytes
+        """DRAM bytes that no kernel avoids: weights, scales, input, output, less what warm caches may hold of them."""
+        moved = self.weight_bytes + self.input_bytes + self.output_bytes
+        return np.maximum(moved - self.machine.warm_l2, 0.0) if self.machine.warm_l2 else moved
+
+    @property
+    def weight_bytes(self) -> Array:
+        """Bytes of the weights and their scales that the rank must read."""
+        return self.weights * (self.machine.weight_bytes + self.machine.scale_bytes)
+
+    @property
+    def from_dram(self) -> Array | float:
+        """Share of the weights that L2 does not hold: all, but where the same layer ran just before."""
+        if not self.machine.warm_l2:
+            return 1.0
+        between = self.load.pairs * self.rows.width * (2 * BF16)  # what flows from stage to stage displaces weights, too
+        return lost_between_calls(self.weight_bytes + self.input_bytes + between, self.machine.warm_l2)
 
     @property
     def floor(self) -> Array:
@@ -160,19 +175,20 @@ def gemms(layer: Layer, on: Causes) -> list[GemmTime]:
     rows = layer.rows
     inter = rows.inter / rows.tp
     parts = [
-        grouped_gemm(layer.load, _shape(rows, rows.projections * inter, rows.width), layer.machine, on),
-        grouped_gemm(layer.load, _shape(rows, rows.width, inter), layer.machine, on),
+        grouped_gemm(layer.load, _shape(layer, rows.projections * inter, rows.width), layer.machine, on),
+        grouped_gemm(layer.load, _shape(layer, rows.width, inter), layer.machine, on),
     ]
     if (rows.shared_inter > 0).any():
         load, shared = single_group(layer.own_tokens), rows.shared_inter / rows.tp
         for n, k in ((rows.projections * shared, rows.hidden), (rows.hidden, shared)):
-            shape = GemmShape(n, k, layer.own_tokens, np.ones_like(n), layer.own_tokens)
+            shape = GemmShape(n, k, layer.own_tokens, np.ones_like(n), layer.own_tokens, layer.from_dram)
             parts.append(_where(rows.shared_inter > 0, grouped_gemm(load, shape, layer.machine, on)))
     return parts
 
 
-def _shape(rows: LayerRows, n: Array, k: Array) -> GemmShape:
-    return GemmShape(n, k, rows.tokens * rows.topk, rows.experts / rows.ep, rows.tokens)
+def _shape(layer: Layer, n: Array, k: Array) -> GemmShape:
+    rows = layer.rows
+    return GemmShape(n, k, rows.tokens * rows.topk, rows.experts / rows.ep, rows.tokens, layer.from_dram)
 
 
 def _where(present: np.ndarray, time: GemmTime) -> GemmTime:

@@ -24,6 +24,7 @@ from perfmodel.workload.routing import Problem, Routing, busiest_load, parse_rou
 
 Comm = Literal["exclude", "include"]
 Clock = Literal["burst", "sustained"]
+Caches = Literal["cold", "warm"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Scenario:
     launch_name: str
     fabric: Fabric | None
     clock: Clock
+    caches: Caches = "cold"
+    """warm: the same layer ran just before, as in a benchmark that repeats it, and L2 still holds what fits of its weights."""
 
     @property
     def peak(self) -> float:
@@ -51,7 +54,7 @@ class Scenario:
 
     def machine(self, profile: Profile) -> Machine:
         """The GPU as this profile drives it."""
-        return build_machine(self.gpu, self.format, profile, sustained=self.clock == "sustained")
+        return build_machine(self.gpu, self.format, profile, sustained=self.clock == "sustained", warm=self.caches == "warm")
 
     def layer(self, rows: LayerRows, profile: Profile) -> tuple[Layer, Array]:
         """The layer with its busiest rank's load, and that load over the mean rank's."""
@@ -72,10 +75,11 @@ def resolve(
     launch: str = "graph",
     comm: str = "exclude",
     clock: str = "burst",
+    caches: str = "cold",
     changes: Sequence[str] = (),
 ) -> Scenario:
     """Check the user's words and load what they name. Raises PerfModelError with the field, the value and the mend."""
-    for name, word in (("format", format), ("kernel", kernel), ("launch", launch), ("comm", comm), ("clock", clock)):
+    for name, word in (("format", format), ("kernel", kernel), ("launch", launch), ("comm", comm), ("clock", clock), ("caches", caches)):
         if not isinstance(word, str):
             raise PerfModelError("must be a word", field=name, value=word, mend="Give it as text, or leave it out.")
     if not isinstance(routing, str | Routing):
@@ -85,6 +89,7 @@ def resolve(
     form.math_type(spec.math_types)
     _one_of("comm", comm, get_args(Comm))
     _one_of("clock", clock, get_args(Clock))
+    _one_of("caches", caches, get_args(Caches))
     if clock == "sustained" and spec.sustained_clock is None:
         raise PerfModelError(
             f"the clock that {spec.id} holds under long tensor work is not known",
@@ -100,6 +105,7 @@ def resolve(
         launch_name=launch,
         fabric=fabric(spec) if comm == "include" else None,
         clock="sustained" if clock == "sustained" else "burst",
+        caches="warm" if caches == "warm" else "cold",
     )
 
 

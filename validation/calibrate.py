@@ -43,6 +43,8 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "token_bandwidth": (0.02, 8.0), "expert_ns": (0.01, 1000.0), "sort_us": (0.001, 20.0),
 }  # fmt: skip
 REGIMES = ("launch", "weights", "activations", "compute", "scheduling")
+PREDICTED = ("gpu", "format", "routing", "caches", "gated")
+"""Labels of rows that go through the model together."""
 SHAPE = ("hidden", "inter", "topk", "num_experts", "tp", "ep")
 
 
@@ -102,12 +104,12 @@ class Batch:
         """`profile` must have a fit for the family."""
         self.measured = rows.latency[index]
         self.parts: list[tuple[Integers, Layer, bool]] = []
-        ids = group_ids([rows.labels[name].codes[index] for name in ("gpu", "format", "routing", "gated")])
+        ids = group_ids([rows.labels[name].codes[index] for name in PREDICTED])
         for number in range(int(ids.max(initial=-1)) + 1):
             place = np.flatnonzero(ids == number)
             mine = index[place]
-            gpu, form, routing, gated = (rows.labels[name][int(mine[0])] for name in ("gpu", "format", "routing", "gated"))
-            scenario = replace(resolve(gpu, form, "generic-unfused", routing=routing), profiles=(profile,))
+            gpu, form, routing, caches, gated = (rows.labels[name][int(mine[0])] for name in PREDICTED)
+            scenario = replace(resolve(gpu, form, "generic-unfused", routing=routing, caches=caches), profiles=(profile,))
             columns = {name.removeprefix("num_"): column[mine].astype(float) for name, column in rows.sizes.items()}
             layer, _ = scenario.layer(layer_rows(columns, gated=gated == "true"), profile)
             self.parts.append((place, layer, get_format(form).execution(architecture_of(gpu)) == "dequantised"))

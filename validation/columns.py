@@ -105,8 +105,9 @@ LAYER_COLUMNS = (
     Column("gated", "label", parse_choice("true", "false"), default="true"),
     _SOURCE,
     Column("launch", "label", parse_launch, default=""),
+    Column("caches", "label", parse_choice("cold", "warm"), default="cold"),
 )
-"""One whole MoE layer a row; an empty `launch` is graph."""
+"""One whole MoE layer a row; an empty `launch` is graph, and `caches` are those of `Scenario`."""
 
 GEMM_COLUMNS = (
     *_HARDWARE,

@@ -52,7 +52,8 @@ def _predict_layers(labels: Mapping[str, str], sizes: Mapping[str, Integers]) ->
     from perfmodel.scenario import resolve
 
     gpu = load_measured_gpu(labels["gpu"])
-    scenario = resolve(gpu, labels["format"], labels["kernel"], routing=labels["routing"], launch=labels["launch"] or "graph")
+    how = {"routing": labels["routing"], "launch": labels["launch"] or "graph", "caches": labels["caches"]}
+    scenario = resolve(gpu, labels["format"], labels["kernel"], **how)
     columns = {name.removeprefix("num_"): column for name, column in sizes.items()}
     answer = predict_layers(scenario, columns, gated=labels["gated"] == "true")
     return np.stack([answer.latency, answer.floor, answer.low, answer.high])

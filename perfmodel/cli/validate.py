@@ -20,7 +20,7 @@ package aiconfigurator-core (extra `silicon`), 3.6 million MoE layers or, with -
 CSV of your own.
 
 A layer has the columns gpu, kernel, format, num_tokens, hidden, inter, topk, num_experts, tp, ep, routing, latency_us
-(and may have gated, source, launch),
+(and may have gated, source, launch, caches),
 a grouped GEMM gpu, kernel, format, experts, n, k, tokens_per_expert, latency_us (and may have source).
 
 Rows under the physical floor, listed traps and kernels without a profile are flagged and not scored; spikes and dips are flagged.

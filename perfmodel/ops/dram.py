@@ -24,6 +24,12 @@ HELD, LOST = 0.4, 0.8
 Chosen by looking at four grouped GEMMs on an H200, whose L2 of 63 MB lost 1, 16, 85 and 100 % between waves of 24, 31, 47 and 64 MB
 (validation/results/h200_kernels_ncu_2026-11-30.csv). Each half of that L2 holds its own copy of what SMs of both halves read.
 """
+KEPT, GONE = 0.5, 1.2
+"""Footprint of a call over the capacity of L2 up to which the next, equal call finds all its weights there, and from which on none.
+
+Chosen by looking at MoE layers that SGLang's collector repeated on an L40S and an RTX PRO 6000 (aiconfigurator-core 0.12.0): their times
+leave the bandwidth of DRAM about there.
+"""
 MOST_TILES = 4_000_000
 """Beyond so many the GEMM is cut to fewer experts and the bytes are scaled."""
 
@@ -83,6 +89,12 @@ def traffic(gemm: Grouped, sm_count: int, l2_capacity: float | None) -> Traffic:
 def lost_between_waves(footprint: float, l2_capacity: float) -> float:
     """Part of what the next wave needs that L2 has dropped: 0 up to HELD of its capacity, 1 from LOST of it on, linear between."""
     return float(np.clip((footprint / l2_capacity - HELD) / (LOST - HELD), 0.0, 1.0))
+
+
+def lost_between_calls(footprint: Array, l2_capacity: float) -> Array:
+    """[n] part of a call's weights that L2 has dropped when the same call comes again: 0 up to KEPT of its capacity, 1 from GONE on."""
+    lost: Array = np.clip((footprint / l2_capacity - KEPT) / (GONE - KEPT), 0.0, 1.0)
+    return lost
 
 
 def _read_by_waves(g: Grouped, sm_count: int) -> tuple[float, int]:

@@ -26,6 +26,8 @@ class GemmShape:
     rule_pairs: Array
     rule_experts: Array
     rule_tokens: Array
+    from_dram: Array | float = 1.0
+    """Share of the weights that DRAM must give; L2 still holds the others."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def _weight_time(load: Load, n: int, shape: GemmShape, machine: Machine, on: Cau
     """Seconds for the active experts' weights to come in strips of n columns."""
     if not on.weights:
         return np.zeros_like(load.active)
-    return memory_time(load.active * shape.n * shape.k, load.active * np.ceil(shape.n / n), n, shape.k, machine, on)
+    return memory_time(load.active * shape.n * shape.k * shape.from_dram, load.active * np.ceil(shape.n / n), n, shape.k, machine, on)
 
 
 def _joined(compute: Array, memory: Array, machine: Machine, on: Causes) -> GemmTime:

@@ -23,6 +23,8 @@ class Machine:
     """Clock under the load asked for over the clock of the peak, at most 1."""
     bandwidth: float
     l2_bandwidth: float | None
+    warm_l2: float
+    """Bytes of L2 that hold what the last call left there; 0 where nothing did."""
     dram_latency: float | None
     weight_bytes: float
     """Bytes of one weight, without scales."""
@@ -72,8 +74,9 @@ class Machine:
         return self.bandwidth * (self.bandwidth_efficiency if on.ramp else 1.0)
 
 
-def build_machine(gpu: GpuSpec, form: Format, profile: Profile, *, sustained: bool = False) -> Machine:
-    """The Machine of a GPU, format and profile; `sustained` takes the clock of long tensor work where the GPU's file knows it.
+def build_machine(gpu: GpuSpec, form: Format, profile: Profile, *, sustained: bool = False, warm: bool = False) -> Machine:
+    """The Machine of a GPU, format and profile; `sustained` takes the clock of long tensor work where the GPU's file knows it; with
+    `warm` caches the same layer ran just before.
 
     Raises PerfModelError where the GPU lacks the units or the profile has no kernel.
     """
@@ -86,6 +89,7 @@ def build_machine(gpu: GpuSpec, form: Format, profile: Profile, *, sustained: bo
         clock_fraction=min(1.0, clock / gpu.tensor_peak_clock),
         bandwidth=gpu.dram_bandwidth,
         l2_bandwidth=gpu.l2_bandwidth,
+        warm_l2=(gpu.l2_capacity or 0.0) if warm else 0.0,
         dram_latency=gpu.dram_latency,
         weight_bytes=form.weights.value_bits / 8,
         scale_bytes=form.weights.scale_bits / 8,

@@ -71,7 +71,8 @@ def predict_by(fits: Sequence[Fitted]) -> Predict:
         count = len(next(iter(sizes.values())))
         if profile is None or not profile.supports(architecture_of(labels["gpu"]), labels["format"]):
             return np.full((4, count), np.nan)
-        scenario = replace(resolve(labels["gpu"], labels["format"], "generic-unfused", routing=labels["routing"]), profiles=(profile,))
+        how = {"routing": labels["routing"], "caches": labels["caches"]}
+        scenario = replace(resolve(labels["gpu"], labels["format"], "generic-unfused", **how), profiles=(profile,))
         columns = {name.removeprefix("num_"): column for name, column in sizes.items()}
         answer = predict_layers(scenario, columns, gated=labels["gated"] == "true")
         return np.stack([answer.latency, answer.floor, answer.low, answer.high])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.validation.measurements import About, Integers, Labels, Mask, Measurements
-from perfmodel.validation.silicon.names import Names, names, routing_of
+from perfmodel.validation.silicon.names import Names, caches_of, names, routing_of
 from perfmodel.validation.silicon.parts import MILLISECOND, Part, chosen_labels, parts, text_labels
 
 SIZES = {
@@ -29,7 +29,7 @@ def read_moe() -> Measurements:
     """All rows, file after file; `lines` counts the rows of each file from 1. Raises MissingRequirementError without the data."""
     blocks = [_read(part, names()) for part in parts("moe/*/*/moe_perf.parquet")]
     rows = sum(len(block["latency"]) for block in blocks)
-    labels = {name: Labels.join([block[name] for block in blocks]) for name in ("gpu", "kernel", "format", "routing", "gated", "source")}
+    labels = {name: Labels.join([block[name] for block in blocks]) for name in ("gpu", "kernel", "format", "routing", "gated", "source", "caches")}
     labels["launch"] = Labels(np.zeros(rows, np.int32), ("",))
     return Measurements(
         kind="layer",
@@ -50,35 +50,36 @@ def _read(part: Part, known: Names) -> dict[str, Any]:
     sizes: dict[str, Integers] = {name: table[column].to_numpy().astype(np.int64) for name, column in SIZES.items()}
     texts = {name: text_labels(table[name]) for name in TEXTS}
     count = len(table)
-    kernel, gated, version, whole = _kernels(part, known, texts, _ungated(known, sizes))
+    labels, whole = _kernels(part, known, texts, _ungated(known, sizes))
     sizes["ep"] = np.where(whole, 1, sizes["ep"])
-    return sizes | {
-        "gpu": Labels(np.zeros(count, np.int32), (part.gpu,)),
-        "kernel": kernel,
-        "format": Labels(texts["moe_dtype"].codes, tuple(known.formats.get(text, text) for text in texts["moe_dtype"].values)),
+    one = np.zeros(count, np.int32)
+    return sizes | labels | {
+        "gpu": Labels(one, (part.gpu,)),
         "routing": Labels(texts["distribution"].codes, tuple(routing_of(text, part.source) for text in texts["distribution"].values)),
-        "gated": gated,
-        "source": version,
+        "caches": Labels(one, (caches_of(part.source),)),
         "latency": table["latency"].to_numpy().astype(float) * MILLISECOND,
     }
 
 
-def _kernels(part: Part, known: Names, texts: dict[str, Labels], ungated: Mask) -> tuple[Labels, Labels, Labels, Mask]:
-    """Of each row: kernel profile, gated or not, FRAMEWORK VERSION KERNEL, and whether each rank held all experts."""
+def _kernels(part: Part, known: Names, texts: dict[str, Labels], ungated: Mask) -> tuple[dict[str, Labels], Mask]:
+    """Of each row: kernel profile, format, gated or not, FRAMEWORK VERSION KERNEL as `source`; and whether each rank held all experts."""
     sources, formats = texts["kernel_source"], texts["moe_dtype"]
     width = len(formats.values)
     pair = sources.codes.astype(np.int64) * width + formats.codes
-    kernels, open_gate, origins, whole = [], [], [], []
+    kernels, forms, open_gate, origins, whole = [], [], [], [], []
     for source in sources.values:
         for format_name in formats.values:
-            rule = known.rule(source, part.gpu, known.formats.get(format_name, format_name), part.source)
+            form = known.formats.get(format_name, format_name)
+            rule = known.rule(source, part.gpu, form, part.source)
             kernels.append(rule.profile if rule else source)
+            forms.append(rule.format or form if rule else form)
             open_gate.append(rule is not None and not rule.gated)
             whole.append(rule is not None and rule.whole)
             origins.append(f"{part.source} {source}")
     no_gate = np.array(open_gate)[pair] | ungated
     gated = Labels(no_gate.astype(np.int32), ("true", "false"))
-    return chosen_labels(kernels, pair), gated, chosen_labels(origins, pair), np.array(whole)[pair]
+    labels = {"kernel": chosen_labels(kernels, pair), "format": chosen_labels(forms, pair), "source": chosen_labels(origins, pair)}
+    return labels | {"gated": gated}, np.array(whole)[pair]
 
 
 def _ungated(known: Names, sizes: dict[str, Integers]) -> Mask:

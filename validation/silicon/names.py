@@ -62,6 +62,8 @@ class Names(Strict):
     kernels: tuple[KernelRule, ...] = Field(strict=False)
     ungated: tuple[dict[str, int], ...] = Field(strict=False)
     """Sizes of layers without a gate."""
+    warm: tuple[str, ...] = Field(strict=False)
+    """Patterns of FRAMEWORK VERSION that repeated a MoE layer with what L2 still held of it."""
     early_power_law: tuple[str, ...] = Field(strict=False)
     """Patterns of FRAMEWORK VERSION whose power law is that of an earlier version of the collector."""
     op_formats: dict[str, dict[str, str]] = Field(default_factory=dict)
@@ -94,6 +96,11 @@ def routing_of(distribution: str, origin: str = "") -> str:
     """`balanced`, or `power_law_1.2` as powerlaw:1.2; of origins (FRAMEWORK VERSION) with the earlier generator as powerlaw-early:1.2."""
     early = any(fnmatchcase(origin, pattern) for pattern in names().early_power_law)
     return distribution.replace("power_law_", "powerlaw-early:" if early else "powerlaw:")
+
+
+def caches_of(origin: str) -> str:
+    """`warm` or `cold`: what L2 held when rows of FRAMEWORK VERSION were measured."""
+    return "warm" if any(fnmatchcase(origin, pattern) for pattern in names().warm) else "cold"
 
 
 @cache

@@ -36,15 +36,21 @@ def usable_mask(rows: Measurements) -> Mask:
 
 
 def rough_floor(rows: Measurements) -> Floats:
-    """[n] seconds: the active weights of a balanced layer at the DRAM bandwidth, at least. Enough to see what cannot be."""
+    """[n] seconds: the active weights of a balanced layer, less what warm caches hold, at the DRAM bandwidth, at least.
+
+    Enough to see what cannot be.
+    """
     from perfmodel.formats import get_format
 
     gpu, form = rows.labels["gpu"], rows.labels["format"]
-    bandwidth = np.array([load_gpu(name).dram_bandwidth for name in gpu.values])[gpu.codes]
+    gpus = [load_gpu(name) for name in gpu.values]
+    bandwidth = np.array([spec.dram_bandwidth for spec in gpus])[gpu.codes]
+    held = np.where(rows.labels["caches"].where("warm"), np.array([spec.l2_capacity or 0.0 for spec in gpus])[gpu.codes], 0.0)
     size = np.array([get_format(name).weights.bits / 8 for name in form.values])[form.codes]
     size_of = {name: rows.sizes[name].astype(float) for name in rows.sizes}
     one = size_of["hidden"] * size_of["inter"] / size_of["tp"] * (2 + (rows.labels["gated"].where("true")))
     experts = np.minimum(np.floor(size_of["num_tokens"] * size_of["topk"] / size_of["ep"]), size_of["num_experts"] / size_of["ep"])
     balanced = rows.labels["routing"].where("balanced")
-    floor: Floats = np.where(balanced, np.minimum(experts, size_of["num_experts"]) * one * size / bandwidth, 0.0)
+    weights = np.maximum(np.minimum(experts, size_of["num_experts"]) * one * size - held, 0.0)
+    floor: Floats = np.where(balanced, weights / bandwidth, 0.0)
     return floor
