@@ -1,6 +1,6 @@
 """What the warps of `decode_ring` do along K: producers fill stages, consumers multiply what a stage holds.
 
-A stage's barrier "full" tells the consumers that its bytes have come, its barrier "empty" tells the producer that every warp has read them.
+A stage's barrier "full" tells the consumers that its bytes have come, its barrier "empty" tells the producer that all have read them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from perfmodel.kernels.ptx.barrier import (
     mbarrier_init,
     mbarrier_wait,
     warp_sync,
-    warp_sync_kept,
 )
 from perfmodel.kernels.ptx.bulk import copy_arrive, copy_async_16_of, copy_bulk
 from perfmodel.kernels.ptx.matrix import load_matrix_x4
@@ -39,13 +38,13 @@ U64 = np.uint64
 
 def make_ring(plan: Plan) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Device functions: `start(base, lane)` sets up the barriers, the producers call it; `after(stage, parity)` is the next stage."""
-    BARRIERS, STAGES, WARPS = U(plan.barriers), U(plan.stages), U(plan.config.consumers // 32)
+    BARRIERS, STAGES, CONSUMERS = U(plan.barriers), U(plan.stages), U(plan.config.consumers)
 
     @cuda.jit(device=True, forceinline=True)
     def start(base, lane):
         if lane < STAGES:
             mbarrier_init(base + BARRIERS + lane * U(BARRIER_BYTES), U(1 + PRODUCERS))
-            mbarrier_init(base + BARRIERS + lane * U(BARRIER_BYTES) + U(8), WARPS)
+            mbarrier_init(base + BARRIERS + lane * U(BARRIER_BYTES) + U(8), CONSUMERS)
             fence_mbarrier_init()
         warp_sync()
 
@@ -128,9 +127,7 @@ def make_consume(plan: Plan, after: Callable[..., Any]) -> Callable[..., Any]:
             mbarrier_wait(full, parity)
             loaded = load(codes + stage * W_STAGE, scales + stage * W_STAGE, U(0))
             x_0, x_1 = load_x(tokens + stage * X_STAGE), load_x(tokens + stage * X_STAGE + U(64))
-            warp_sync_kept(k)
-            if lane == U(0):  # all is in registers: the stage can be filled again
-                mbarrier_arrive(full + U(8))
+            mbarrier_arrive(full + U(8))  # all is in registers: the stage can be filled again
             if U(first) + split < k_tiles:
                 d = half_1(half_0(d, loaded, x_0), loaded, x_1)
             stage, parity = after(stage, parity)

@@ -1,7 +1,7 @@
 """The device code of a grouped GEMM on wgmma: one producer thread, two or four warpgroups of consumers, a ring of stages between them.
 
 A stage holds the activations of a tile of tokens (128 bytes of each) and the packed weights of the same K. Its barrier "full" tells the
-consumers that the bytes of both have come, its barrier "empty" tells the producer that every warp is done with them. What differs from
+consumers that the bytes of both have come, its barrier "empty" tells the producer that every thread is done with them. What differs from
 format to format comes in from outside: `Operand` makes fragments of packed weights, `epilogue.Scaling` says what sums are multiplied by.
 """
 
@@ -37,7 +37,7 @@ def device_code(config: Config, operand: Operand, scaling: Scaling) -> Callable[
     plan = Plan(config)
     stages, BARRIERS, TABLE = plan.stages, U(plan.barriers), U(plan.table)
     COLUMNS, TILES = U(config.columns), U(config.rows // ROW_TILE)
-    CONSUMERS, WARPS = U(128 * config.warpgroups), U(plan.warps)
+    CONSUMERS = U(128 * config.warpgroups)
     few, many = config.registers
     produce, consume = producer(plan), consumer(plan, operand, scaling)
 
@@ -50,7 +50,7 @@ def device_code(config: Config, operand: Operand, scaling: Scaling) -> Callable[
         if thread == U(0):
             for stage in range(stages):
                 mbarrier_init(barriers + U(stage * BARRIER_BYTES), U(1))
-                mbarrier_init(barriers + U(stage * BARRIER_BYTES + 8), WARPS)
+                mbarrier_init(barriers + U(stage * BARRIER_BYTES + 8), CONSUMERS)
             fence_mbarrier_init()
         table = base + TABLE
         build_table(table, offsets, experts, COLUMNS)

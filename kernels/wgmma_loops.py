@@ -11,7 +11,7 @@ from perfmodel.kernels import compat  # noqa: F401  (before numba.cuda)
 import numpy as np  # isort: skip
 from numba import cuda  # isort: skip
 
-from perfmodel.kernels.ptx.barrier import mbarrier_arrive, mbarrier_wait, warp_sync_kept
+from perfmodel.kernels.ptx.barrier import mbarrier_arrive, mbarrier_wait
 from perfmodel.kernels.ptx.wgmma import Element, descriptor_base, wgmma, wgmma_wait
 from perfmodel.kernels.wgmma_config import BARRIER_BYTES, TILE_BYTES, Plan
 
@@ -63,10 +63,8 @@ def ahead(plan: Plan, operand: Operand) -> Callable[..., Any]:
     STAGES, BARRIERS = U(plan.stages), U(plan.barriers)
 
     @cuda.jit(device=True, forceinline=True)
-    def release(barriers, stage, lane, k_tiles):
-        warp_sync_kept(k_tiles)  # all lanes have read what the copies will overwrite
-        if lane == U(0):
-            mbarrier_arrive(barriers + stage * U(BARRIER_BYTES) + U(8))
+    def release(barriers, stage):
+        mbarrier_arrive(barriers + stage * U(BARRIER_BYTES) + U(8))
 
     @cuda.jit(device=True, forceinline=True)
     def advance(d, base, sixteen, lane, stage, parity):
@@ -91,21 +89,21 @@ def ahead(plan: Plan, operand: Operand) -> Callable[..., Any]:
         for k in range(0, k_tiles - U(1), 2):
             d = advance(d, base, sixteen, lane, stage, parity)
             if k > 0:
-                release(barriers, before, lane, k_tiles)
+                release(barriers, before)
             before = stage
             stage, parity = after(stage, parity)
             d = advance(d, base, sixteen, lane, stage, parity)
-            release(barriers, before, lane, k_tiles)
+            release(barriers, before)
             before = stage
             stage, parity = after(stage, parity)
         if k_tiles & U(1):
             d = advance(d, base, sixteen, lane, stage, parity)
             if k_tiles > U(1):
-                release(barriers, before, lane, k_tiles)
+                release(barriers, before)
             before = stage
             stage, parity = after(stage, parity)
         wgmma_wait(0)
-        release(barriers, before, lane, k_tiles)
+        release(barriers, before)
         return d, stage, parity
 
     return main_loop
@@ -137,9 +135,7 @@ def in_step(plan: Plan, operand: Operand) -> Callable[..., Any]:
             else:
                 d = multiply(d, (*half_0(words, scales), *half_1(words, scales)), b)
             wgmma_wait(0)
-            warp_sync_kept(k_tiles)  # all lanes have read what the copies will overwrite
-            if lane == U(0):
-                mbarrier_arrive(full + U(8))
+            mbarrier_arrive(full + U(8))
             stage += U(1)
             if stage == STAGES:
                 stage = U(0)

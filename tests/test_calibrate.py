@@ -27,7 +27,16 @@ def layers(count=3000, seed=0) -> Measurements:
         "ep": rng.choice([1, 2, 4, 8], shapes),
     }
     sizes = {"num_tokens": np.tile(2 ** np.arange(20) // 2 % 32768 + 1, shapes)} | {name: np.repeat(v, 20) for name, v in one.items()}
-    texts = {"gpu": "b200", "kernel": "deepgemm", "format": "fp8-block", "routing": "balanced", "gated": "true", "source": "", "launch": ""}
+    texts = {
+        "gpu": "b200",
+        "kernel": "deepgemm",
+        "format": "fp8-block",
+        "routing": "balanced",
+        "gated": "true",
+        "source": "",
+        "launch": "",
+        "caches": "cold",
+    }
     return Measurements(
         kind="layer",
         file="made.csv",

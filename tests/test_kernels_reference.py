@@ -11,7 +11,8 @@ from perfmodel.formats import get_format
 from perfmodel.formats.blocks import decode, encode
 from perfmodel.formats.format import Scheme
 from perfmodel.kernels import reference
-from perfmodel.kernels.rounding import round_bf16
+from perfmodel.kernels.quantise import dequantise_tokens, quantise_tokens
+from perfmodel.kernels.rounding import round_bf16, round_e4m3
 from perfmodel.kernels.weights import FORMATS, Weights
 
 SCHEMES = {form: get_format(form).weights for form in FORMATS}
@@ -154,6 +155,11 @@ class TestLayer:
         assert 1e-4 < reference.relative_error(rounded, exact) < 1e-2
         assert np.array_equal(round_bf16(rounded), rounded)
 
+    def test_quantised_operands_cost_what_e4m3_does(self):
+        x, routing, gate_up, down = self.layer()
+        exact, coarse = (reference.moe_layer(x, routing, gate_up, down, how) for how in (reference.EXACT, reference.QUANTISED))
+        assert 0.02 < reference.relative_error(coarse, exact) < 0.06
+
     def test_relative_error(self):
         assert reference.relative_error(np.array([3.0, 4.4]), np.array([3.0, 4.0])) == pytest.approx(0.08)
         assert reference.relative_error(np.array([0.5]), np.zeros(1)) == 0.5
@@ -166,6 +172,17 @@ class TestRounding:
     def test_equals_ml_dtypes_on_single_precision(self, value):
         with np.errstate(over="ignore"):
             assert round_bf16(np.array(value)) == float(ml_dtypes.bfloat16(value))
+
+    @settings(deadline=None)
+    @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+    def test_e4m3_equals_ml_dtypes_and_saturates(self, value):
+        assert round_e4m3(np.array(value)) == float(ml_dtypes.float8_e4m3fn(np.clip(value, -448, 448)))
+
+    def test_quantised_tokens_are_those_of_the_kernel(self):
+        x = (np.random.default_rng(2).standard_normal((9, 96)) * 10.0 ** np.arange(-4, 5)[:, None]).astype(np.float32)
+        x[3] = 0
+        kernels = dequantise_tokens(*quantise_tokens(x))
+        assert np.allclose(reference.quantised(x), kernels, rtol=1e-6, atol=0)
 
     def test_rounds_once(self):
         just_over = 1 + 2.0**-8 + 2.0**-40  # single precision would drop the last bit, and the tie go to even

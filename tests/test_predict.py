@@ -1,5 +1,7 @@
 """Laws of the whole layer: floors, monotonicity, what each cause may do."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -191,3 +193,39 @@ def test_auto_never_takes_what_nobody_measured_where_something_is():
 )
 def test_the_default_format_is_what_the_weights_allow_and_the_gpu_multiplies(stored, gpu, want):
     assert default_format(stored, load_gpu(gpu)) == want
+
+
+class TestWarmCaches:
+    """A layer that is repeated at once finds in L2 what fits there."""
+
+    SMALL: ClassVar = {"hidden": 1024, "inter": 512, "experts": 8, "topk": 2, "tokens": 8, "ep": 1, "tp": 1, "shared_inter": 0}
+
+    @settings(max_examples=40, deadline=None)
+    @given(SHAPES)
+    def test_never_slower_than_cold_nor_under_its_own_floor(self, shape):
+        warm, cold = (build(shape, "h100", "bf16", "sglang-triton", caches=caches) for caches in ("warm", "cold"))
+        assert (layer_time(warm) <= layer_time(cold) * (1 + 1e-12)).all()
+        assert (warm.floor <= cold.floor).all()
+        assert (layer_time(warm) >= warm.floor * (1 - 1e-9)).all()
+
+    def test_a_footprint_of_half_of_l2_costs_no_weights(self):
+        layer = build(self.SMALL, "h100", "bf16", "sglang-triton", routing="balanced", caches="warm")
+        every = 8 * 3 * 1024 * 512 * 2  # 25.2 MB; states of 16 pairs add 0.1 MB: half of 50 MiB
+        assert layer.weight_bytes[0] == every
+        assert layer.from_dram[0] == 0
+        assert layer.floor[0] == layer.flops[0] / layer.machine.peak  # nothing must come from DRAM
+
+    def test_between_half_and_one_and_a_fifth_of_l2_a_share_comes(self):
+        layer = build(self.SMALL | {"hidden": 1536}, "h100", "bf16", "sglang-triton", routing="balanced", caches="warm")
+        footprint = 8 * 3 * 1536 * 512 * 2 + 8 * 1536 * 2 + 16 * 1536 * 4
+        assert layer.from_dram[0] == pytest.approx((footprint / load_gpu("h100").l2_capacity - 0.5) / 0.7)
+        assert layer.compulsory_bytes[0] == 0
+
+    def test_weights_far_beyond_l2_are_as_cold(self):
+        warm, cold = (build(DEEPSEEK, "h100", "bf16", "sglang-triton", caches=caches) for caches in ("warm", "cold"))
+        assert warm.from_dram[0] == 1
+        assert layer_time(warm) == layer_time(cold)
+
+    def test_other_words_are_refused(self):
+        with pytest.raises(PerfModelError, match="no such choice"):
+            resolve("h100", "bf16", caches="hot")

@@ -63,6 +63,12 @@ def test_times_of_wrong_results_are_no_measurements():
     assert hold_runs(wrong).summary()["overall"]["n"] == 1
 
 
+def test_a_layer_that_quantises_its_hidden_state_may_be_off_by_its_steps():
+    layer = {"kind": "layer", "topk": 2, "hidden": 2048, "inter": 768, "n": None, "k": None, "tokens_per_expert": None, "rel_err": 0.016}
+    assert a_run(1, **layer, format="mxfp4-w4a16").wrong
+    assert not a_run(1, **layer, format="mxfp4-w4a8").wrong
+
+
 def test_kernels_and_tiles_without_a_profile():
     cases = [a_run(kernel=kernel, profile=profile, format=form, gpu=gpu).case for kernel, profile, form, gpu in (
         ("numba-wgmma-mxfp4-w4a16-n96", "numba-wgmma", "mxfp4-w4a16", "h200"),

@@ -30,7 +30,7 @@ def layers(tokens, latencies_us, *, gpus=("h200",), forms=("bf16",), flags=("",)
     """A measured series, every prediction 100 us, held."""
     count = len(tokens)
     texts = {"gpu": gpus, "format": forms, "kernel": ("trtllm-cutlass",), "routing": ("balanced",), "gated": ("true",)}
-    texts |= {"source": ("trtllm 1.3.0 x",), "launch": ("",)}
+    texts |= {"source": ("trtllm 1.3.0 x",), "launch": ("",), "caches": ("cold",)}
     labels = {name: Labels.of([values[i % len(values)] for i in range(count)]) for name, values in texts.items()}
     same = {"hidden": 7168, "inter": 2048, "topk": 8, "num_experts": 256, "tp": 1, "ep": 1}
     sizes = {"num_tokens": np.array(tokens)} | {name: np.full(count, size) for name, size in same.items()}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from perfmodel.errors import MissingRequirementError, PerfModelError
+from perfmodel.hardware import load_gpu
 from perfmodel.profiles import load_profile
 from perfmodel.validation.calibrate import Family, Fitted
 from perfmodel.validation.silicon import moe, parts
@@ -57,6 +58,7 @@ def test_rows_are_told_in_our_words(data):
     assert label["routing"][0] == "powerlaw:1.2"
     assert label["gated"] == ["true"] * 5 + ["false"]
     assert label["source"][0] == "sglang 0.5.10 sglang_fused_moe_triton"
+    assert label["caches"] == ["warm"] * 4 + ["cold"] * 2  # SGLang's and TensorRT-LLM's
     assert rows.latency[4] == pytest.approx(6.5e-3)
     assert rows.sizes["ep"].tolist() == [8, 1, 8, 1, 1, 1]
     assert rows.lines.tolist() == [1, 2, 1, 2, 1, 2]
@@ -67,12 +69,21 @@ def test_a_gpu_out_of_scope_is_not_read_and_the_names_say_why(data):
     assert "Intel" in names().left_out["b60"]
 
 
+def test_a_format_that_is_converted_at_load_is_what_it_becomes(data):
+    write(data, "l40s", "sglang", "0.5.14", [row("sglang_fused_moe_triton", "w4a16_mxfp4", 8, 1.0)])
+    rows = moe.read_moe()
+    l40s = int(np.flatnonzero(rows.labels["gpu"].where("l40s"))[0])
+    assert (rows.labels["kernel"][l40s], rows.labels["format"][l40s]) == ("sglang-triton", "bf16")
+
+
 def test_the_rough_floor_is_the_weights_of_the_experts_that_can_be_active(data):
     rows = moe.read_moe()
     floor = rough_floor(rows)
     every = 256 * 3 * 7168 * 2048 * 2 / 4.8e12  # 64 tokens x 8 reach every expert; h200 reads 4.8 TB/s
     assert floor[4] == pytest.approx(every, rel=0.02)
     assert floor[0] == 0  # skewed routing may leave a rank without tokens
+    some = 8 * 3 * 4096 * 2048 * 2  # 8 experts of a rank; what its L2 may hold of them need not be read
+    assert floor[2] == pytest.approx((some - load_gpu("gb200").l2_capacity) / load_gpu("gb200").dram_bandwidth)
 
 
 def test_a_row_below_the_floor_is_not_fitted(data):
@@ -120,7 +131,7 @@ def test_an_architecture_with_nothing_older_is_refused_before_any_fit(data):
 def test_what_is_left_out_is_not_predicted_by_a_stand_in():
     fit = load_profile("trtllm-cutlass").fit("blackwell", "nvfp4")
     sizes = {"num_tokens": 8, "hidden": 4096, "inter": 2688, "topk": 22, "num_experts": 512, "tp": 1, "ep": 1}
-    labels = {"gpu": "b200", "kernel": "trtllm-cutlass", "format": "nvfp4", "routing": "balanced", "gated": "false"}
+    labels = {"gpu": "b200", "kernel": "trtllm-cutlass", "format": "nvfp4", "routing": "balanced", "gated": "false", "caches": "cold"}
     times = []
     for fixed_us in (1.0, 101.0):
         made = fit.model_copy(update={"parameters": fit.parameters.model_copy(update={"fixed_us": fixed_us})})

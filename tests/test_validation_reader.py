@@ -44,6 +44,7 @@ def test_a_layer_is_read_as_written(write):
     assert rows.row(0) == {
         "line": 2, "gpu": "h200", "kernel": "trtllm-cutlass", "format": "bf16", "num_tokens": 64, "hidden": 7168, "inter": 2048, "topk": 8,
         "num_experts": 256, "tp": 1, "ep": 1, "routing": "balanced", "latency_us": 5010.0, "gated": True, "source": None, "launch": None,
+        "caches": "cold",
     }  # fmt: skip
 
 

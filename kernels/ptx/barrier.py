@@ -71,15 +71,6 @@ def warp_sync() -> None:
     """All 32 lanes meet, and see what the others wrote to memory. PTX ISA 9.7.13.2, bar.warp.sync."""
 
 
-@asm("{ .reg .pred some; .reg .b32 all; setp.ne.u32 some, $count, 0; selp.b32 all, 0xffffffff, 0, some; bar.warp.sync all; }")
-def warp_sync_kept(count: U32) -> None:
-    """`warp_sync` that stays in the code; `count` is any number over 0 that only the running kernel knows.
-
-    The assembler drops a sync of all lanes where it knows that they run together. That is right, but compute-sanitizer then no longer sees
-    that the other lanes' reads came before one lane's arrival. PTX ISA 9.7.13.2, bar.warp.sync.
-    """
-
-
 @asm("barrier.cluster.arrive.release.aligned;", needs="sm_90")
 def cluster_arrive() -> None:
     """First half of `cluster_sync`: say that this thread is there. PTX ISA 9.7.13.3, barrier.cluster."""

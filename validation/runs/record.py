@@ -27,8 +27,11 @@ Size = Annotated[int, Field(gt=0, le=10**12)]
 """Of anything counted: more is a mistake, and would not fit the store."""
 
 
-MOST_ERROR = 0.01
-"""||y - ref|| / ||ref|| beyond which a kernel is wrong."""
+MOST_ERROR, MOST_ERROR_QUANTISED = 0.01, 0.03
+"""||y - ref|| / ||ref|| beyond which a kernel is wrong; the second of layers that quantise their hidden state.
+
+There a hidden value that is off by its 0.2 % may fall to the next E4M3, 6 to 12 % away: 1.1 to 1.7 % of a layer's output on an H200.
+"""
 DERIVED = {"source", "gpu", "profile", "flop", "bytes", "predicted_us", "predicted_low_us", "predicted_high_us", "predicted_dram_bytes"}
 """Fields that say nothing of what was measured: they do not make a row another one."""
 
@@ -139,8 +142,9 @@ class Run(Strict):
 
     @property
     def wrong(self) -> bool:
-        """Whether the timed kernel computed something else than it should: rounding explains 0.3 %."""
-        return bool(self.nan) or (self.us is not None and self.rel_err is not None and self.rel_err > MOST_ERROR)
+        """Whether the timed kernel computed something else than it should: rounding explains 0.3 % of a GEMM."""
+        most = MOST_ERROR_QUANTISED if self.kind == "layer" and get_format(self.format).activations.value_bits < 16 else MOST_ERROR
+        return bool(self.nan) or (self.us is not None and self.rel_err is not None and self.rel_err > most)
 
     @property
     def dram_bytes(self) -> float | None:

@@ -29,7 +29,9 @@ def read_moe() -> Measurements:
     """All rows, file after file; `lines` counts the rows of each file from 1. Raises MissingRequirementError without the data."""
     blocks = [_read(part, names()) for part in parts("moe/*/*/moe_perf.parquet")]
     rows = sum(len(block["latency"]) for block in blocks)
-    labels = {name: Labels.join([block[name] for block in blocks]) for name in ("gpu", "kernel", "format", "routing", "gated", "source", "caches")}
+    labels = {
+        name: Labels.join([block[name] for block in blocks]) for name in ("gpu", "kernel", "format", "routing", "gated", "source", "caches")
+    }
     labels["launch"] = Labels(np.zeros(rows, np.int32), ("",))
     return Measurements(
         kind="layer",
@@ -53,12 +55,16 @@ def _read(part: Part, known: Names) -> dict[str, Any]:
     labels, whole = _kernels(part, known, texts, _ungated(known, sizes))
     sizes["ep"] = np.where(whole, 1, sizes["ep"])
     one = np.zeros(count, np.int32)
-    return sizes | labels | {
-        "gpu": Labels(one, (part.gpu,)),
-        "routing": Labels(texts["distribution"].codes, tuple(routing_of(text, part.source) for text in texts["distribution"].values)),
-        "caches": Labels(one, (caches_of(part.source),)),
-        "latency": table["latency"].to_numpy().astype(float) * MILLISECOND,
-    }
+    return (
+        sizes
+        | labels
+        | {
+            "gpu": Labels(one, (part.gpu,)),
+            "routing": Labels(texts["distribution"].codes, tuple(routing_of(text, part.source) for text in texts["distribution"].values)),
+            "caches": Labels(one, (caches_of(part.source),)),
+            "latency": table["latency"].to_numpy().astype(float) * MILLISECOND,
+        }
+    )
 
 
 def _kernels(part: Part, known: Names, texts: dict[str, Labels], ungated: Mask) -> tuple[dict[str, Labels], Mask]:
