@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from perfmodel.errors import PerfModelError as PerfModelError
     from perfmodel.hardware import load_gpu as load_gpu
     from perfmodel.latency import moe_latency as moe_latency
+    from perfmodel.sweeps.request import SweepRequest as SweepRequest
+    from perfmodel.sweeps.request import SweepSummary as SweepSummary
+    from perfmodel.sweeps.run import sweep as sweep
     from perfmodel.workload import load_model as load_model
 
 _HOME = {
@@ -21,9 +24,12 @@ _HOME = {
     "moe_latency": "perfmodel.latency",
     "load_gpu": "perfmodel.hardware",
     "load_model": "perfmodel.workload",
+    "sweep": "perfmodel.sweeps.run",
+    "SweepRequest": "perfmodel.sweeps.request",
+    "SweepSummary": "perfmodel.sweeps.request",
     "PerfModelError": "perfmodel.errors",
 }
-__all__ = ["PerfModelError", "gap", "load_gpu", "load_model", "moe_latency"]
+__all__ = ["PerfModelError", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model", "moe_latency", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ import typer
 COMMANDS = (
     "gap",
     "predict",
+    "sweep",
     "gpus",
     "spec",
     "models",

@@ -21,8 +21,8 @@ from perfmodel.workload import load_model
 from perfmodel.workload.layer import MoeLayer
 from perfmodel.workload.model import ModelSpec
 
-CHUNK = 16_384
-"""Points of a chunk: a vector of them fits the core's cache, and an interrupt loses less than some seconds of work."""
+CHUNK = 8192
+"""Points of a chunk. Dask's workers give freed memory back at once, which makes larger vectors slow there (three times at 16,384)."""
 NOT_THE_MODEL = ("cli", "gpu_specs", "kernels", "report", "validation")
 """Folders that the rows do not depend on (the GPUs that they do depend on are in the plan)."""
 
