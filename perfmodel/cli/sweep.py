@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     app.command("sweep", help=HELP)(sweep)
 
 
-HELP = """Predict every point of a grid and write a Parquet file: a row a point, with latency, 80 % interval, bound and losses (microseconds).
+HELP = """Predict every point of a grid and write a Parquet file: a row a point with latency, 80 % interval, bound and losses in us.
 
 GRID.yaml holds keys of `gap` (model, gpu, format, kernel, tokens, routing, ep, tp, launch, comm, clock, placement, redundant), each a
 list, or for counts a range; the grid is their product. A point that cannot be keeps its row, with the reason in the column `error`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -77,12 +78,23 @@ def _client(scheduler: str) -> Iterator[Any]:
     if not (found := ADDRESS.fullmatch(scheduler)) or not 0 < int(found[1]) < 2**16:  # dask hangs on what is no address
         raise PerfModelError("is no address of a Dask scheduler", field="scheduler", value=scheduler, mend=MEND)
     try:
+        with ThreadPoolExecutor(1) as thread:  # a notebook has a loop running in this one
+            thread.submit(asyncio.run, _knock(scheduler)).result()
         client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:  # a timeout is an OSError
-        problem = f"no Dask scheduler answers: {' '.join(str(error).split())[:200]}"
+        problem = f"no Dask scheduler answers: {' '.join(str(error).split())[:200] or 'something else does, or nothing'}"
         raise PerfModelError(problem, field="scheduler", value=scheduler, mend=f"Is it running there? {MEND}") from error
     with client:
         yield client
+
+
+async def _knock(scheduler: str) -> None:
+    """Raise TimeoutError where something else listens, a dashboard or a web server: Dask's client would wait for its greeting for ever."""
+    from distributed.comm import connect
+    from distributed.security import Security
+
+    found = connect(scheduler, timeout=CONNECT_SECONDS, **Security().get_connection_args("client"))
+    await (await asyncio.wait_for(found, CONNECT_SECONDS)).close()
 
 
 def _workers(scheduler: str) -> int:

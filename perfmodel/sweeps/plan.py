@@ -12,7 +12,6 @@ from socket import gethostname
 
 import numpy as np
 
-import perfmodel
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec, load_gpu
 from perfmodel.sweeps.request import TRUSTED, SweepRequest
@@ -134,7 +133,7 @@ def _version() -> str:
 @cache
 def code_digest() -> str:
     """Of the code and the data that the rows depend on: a checkout changes more often than its version."""
-    top = Path(perfmodel.__file__).parent
+    top = Path(__file__).resolve().parents[1]
     found = hashlib.sha256()
     for path in sorted(p for p in top.rglob("*") if p.suffix in (".py", ".yaml")):
         name = path.relative_to(top)
