@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from perfmodel.errors import PerfModelError
-from perfmodel.sweeps.cluster import completed, open_executor
+from perfmodel.sweeps.cluster import completed, open_pool
 from perfmodel.sweeps.parts import Parts, open_parts
 from perfmodel.sweeps.plan import CHUNK, Plan, identity, make_plan, pack
 from perfmodel.sweeps.request import PointError, SweepRequest, SweepSummary, read_request
-from perfmodel.sweeps.table import compute_part
 
 REASONS = 10
 """Messages of points that cannot be, in the summary."""
@@ -34,7 +33,8 @@ def sweep(
 
     A row holds the keys, latency, 80 % interval, bound and losses in microseconds, or nulls and an `error`. Finished chunks of `chunk`
     points are kept in `out`.parts until all are there, so the same call goes on after an interrupt; `restart` drops those of another grid.
-    `scheduler`: the address of a Dask scheduler, or local:N for N worker processes here. `progress(done, points)` is called as chunks
+    `scheduler`: the address of a Dask scheduler, or local:N for N worker processes here (a script that asks for them must do so under
+    `if __name__ == "__main__":`, since each worker imports it). `progress(done, points)` is called as chunks
     arrive, `tell` with what a person at a terminal should know.
     Raises PerfModelError for a grid that is wrong, an output that cannot be written, and a cluster that is lost.
     """
@@ -67,8 +67,8 @@ def _compute(
     progress(done, plan.points)
     if not missing:
         return
-    with open_executor(scheduler, say) as (executor, ahead):
-        for number, data in completed(executor, lambda number: (compute_part, packed, *plan.span(number)), missing, ahead):
+    with open_pool(scheduler, say) as (submit, ahead):
+        for number, data in completed(submit, packed, {number: plan.span(number) for number in missing}, ahead):
             parts.add(number, data)
             done += _points(plan, [number])
             progress(done, plan.points)
