@@ -79,7 +79,7 @@ def _client(scheduler: str) -> Iterator[Any]:
     """A connection to the scheduler at an address, or to `local:N` worker processes started for this."""
     Client, LocalCluster = _dask(scheduler)
     if scheduler.startswith(LOCAL):
-        options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": CRITICAL}
+        options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": CRITICAL}
         with LocalCluster(n_workers=_workers(scheduler), **options) as cluster, Client(cluster, set_as_default=False) as client:
             yield client
         return

@@ -7,6 +7,7 @@ import zlib
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
+from math import prod
 from pathlib import Path
 from socket import gethostname
 
@@ -49,9 +50,14 @@ class Plan:
     """Of the models, in their order."""
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """Values of each axis."""
+        return tuple(len(values) for values in self.axes.values())
+
+    @property
     def points(self) -> int:
         """Points of the grid."""
-        return self.contents.request.points
+        return prod(self.shape)
 
     @property
     def chunks(self) -> int:

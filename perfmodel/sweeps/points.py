@@ -43,7 +43,7 @@ class Points:
 
     def __init__(self, plan: Plan, start: int, stop: int) -> None:
         self.plan = plan
-        places = np.unravel_index(np.arange(start, stop), plan.contents.request.shape)
+        places = np.unravel_index(np.arange(start, stop), plan.shape)
         self.places = dict(zip((*SLOW, *FAST), places, strict=True))
         self.times = {name: np.full(stop - start, np.nan) for name in TIMES}
         self.words = {name: Words(np.full(stop - start, -1, dtype=np.int32)) for name in FOUND}

@@ -119,7 +119,8 @@ class CountRange(Strict):
     def counts(self) -> np.ndarray:
         """The whole numbers, rising."""
         spaced = np.geomspace if self.scale == "log" else np.linspace
-        return np.unique(np.rint(spaced(self.from_, self.to, self.steps)).astype(np.int64))
+        rising: np.ndarray = np.rint(spaced(self.from_, self.to, self.steps)).astype(np.int64)
+        return rising[np.diff(rising, prepend=-1) > 0]
 
 
 def _within(least: int, most: int) -> AfterValidator:
@@ -182,27 +183,23 @@ class SweepRequest(Strict):
 
     @model_validator(mode="after")
     def _not_too_many(self) -> SweepRequest:
-        if self.points > MOST_POINTS:
-            longest = max(self.axes, key=lambda key: len(self.axes[key]))
-            problem = f"the grid has {self.points:,} points, at most {MOST_POINTS:,} are allowed"
-            context = {"problem": problem, "field": longest, "value": len(self.axes[longest]), "mend": "Split it, or take fewer steps."}
+        sizes = {key: len(values) for key, values in self.axes.items()}
+        if prod(sizes.values()) > MOST_POINTS:
+            longest = max(sizes, key=lambda key: sizes[key])
+            problem = f"the grid has {prod(sizes.values()):,} points, at most {MOST_POINTS:,} are allowed"
+            context = {"problem": problem, "field": longest, "value": sizes[longest], "mend": "Split it, or take fewer steps."}
             raise PydanticCustomError("too_many", "{problem}", context)
         return self
 
     @property
     def axes(self) -> dict[str, tuple[str, ...] | np.ndarray]:
-        """Key -> its values, in the grid's order; numbers as arrays."""
+        """Key -> its values, in the grid's order; numbers as arrays. Works out all ranges: keep it."""
         return {key: _values(getattr(self, key)) for key in (*SLOW, *FAST)}
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Values of each axis."""
-        return tuple(len(values) for values in self.axes.values())
 
     @property
     def points(self) -> int:
         """Points of the grid."""
-        return prod(self.shape)
+        return prod(len(values) for values in self.axes.values())
 
 
 def _values(given: CountRange | tuple[Any, ...]) -> tuple[str, ...] | np.ndarray:
