@@ -252,8 +252,8 @@ def test_command(tmp_path):
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["schema"] == "perfmodel.compare/1"
-    assert data["overall"]["scored"] == 110
-    assert data["dram_bytes"]["scored"] == 16
+    assert data["overall"]["scored"] == 206
+    assert data["dram_bytes"]["scored"] == 40
     page = Path(tmp_path / "a.html").read_text()
     assert "numba-decode-mxfp4-w4a16-n8" in page
     assert "NVIDIA H200, driver 580.159.04, 2026-11-30" in page
