@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from perfmodel.errors import PerfModelError as PerfModelError
     from perfmodel.hardware import load_gpu as load_gpu
     from perfmodel.latency import moe_latency as moe_latency
+    from perfmodel.simulation.run import simulate as simulate
     from perfmodel.workload import load_model as load_model
 
 _HOME = {
@@ -21,9 +22,10 @@ _HOME = {
     "moe_latency": "perfmodel.latency",
     "load_gpu": "perfmodel.hardware",
     "load_model": "perfmodel.workload",
+    "simulate": "perfmodel.simulation.run",
     "PerfModelError": "perfmodel.errors",
 }
-__all__ = ["PerfModelError", "gap", "load_gpu", "load_model", "moe_latency"]
+__all__ = ["PerfModelError", "gap", "load_gpu", "load_model", "moe_latency", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,10 +20,13 @@ RANK = {
     "workload": 4,
     "profiles": 5,
     "ops": 6,
-    "model": 7,  # the modules straight under perfmodel/: latency, gap, and the public names of perfmodel/__init__.py
-    "validation": 8,
-    "report": 8,
-    "cli": 9,
+    "serving": 7,
+    "model": 7,  # the modules straight under perfmodel/: latency, gap
+    "simulation": 8,
+    "public": 9,  # the names of perfmodel/__init__.py
+    "validation": 9,
+    "report": 9,
+    "cli": 10,
 }
 KERNELS_MAY_IMPORT = {"kernels", "formats", "units", "errors"}
 MAY_PRINT = {"report", "cli"}
@@ -40,10 +43,10 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def room_of(module: str) -> str:
-    """`perfmodel.ops.gemm` -> ops; `perfmodel.gap` and `perfmodel` -> model. A folder without a rank is a room of its own."""
+    """`perfmodel.ops.gemm` -> ops; `perfmodel.gap` -> model; `perfmodel` -> public. A folder without a rank is a room of its own."""
     name = module.removeprefix("perfmodel").removeprefix(".").split(".")[0]
-    if name == "__main__":
-        return "cli"
+    if name in ("", "__main__"):
+        return "cli" if name else "public"
     return name if name in RANK or ((ROOT / "perfmodel" / name).is_dir() and name) else "model"
 
 

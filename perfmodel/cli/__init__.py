@@ -12,6 +12,7 @@ import typer
 COMMANDS = (
     "gap",
     "predict",
+    "simulate",
     "gpus",
     "spec",
     "models",

@@ -1,0 +1,116 @@
+"""Which instances there are, and what each side of them costs: from a request to tables and rooms for caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError
+from perfmodel.hardware import GpuSpec
+from perfmodel.ops.collective import fabric
+from perfmodel.serving.engine import load_engine
+from perfmodel.serving.memory import cache_room
+from perfmodel.serving.parallel import Parallel, allowed
+from perfmodel.serving.step import rates_of
+from perfmodel.serving.work import work_of
+from perfmodel.simulation.request import SimulationRequest
+from perfmodel.simulation.state import Side
+from perfmodel.simulation.table import Deployment, decode_table, grid, mixed_table
+from perfmodel.units import GB
+from perfmodel.workload.expectation import Array
+from perfmodel.workload.model import ModelSpec
+
+WHOLE_PROMPT = 16_384
+"""Tokens of one prompt in a step at most where no chunk is asked for."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of the requests."""
+
+    prompt: Array
+    cached: Array
+    output: Array
+
+
+@dataclass(frozen=True)
+class Instances:
+    """`count` alike ones."""
+
+    parallel: Parallel
+    count: int
+    deployment: Deployment
+    room: float
+    """Bytes of one GPU for caches."""
+
+
+def instances(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Instances:
+    """The instances on `gpus` GPUs. Raises PerfModelError where the model does not fit, or the ranks do not divide."""
+    parallel = _asked(request, model, gpu, form, gpus)
+    if gpus % parallel.gpus:
+        mend = f"An instance takes {parallel.gpus} GPUs: give a multiple of it."
+        raise PerfModelError("instances do not fill the GPUs", field="gpus", value=gpus, mend=mend)
+    room = room_of(model, gpu, form, parallel)
+    if room <= 0:
+        problem = f"the weights of {model.id} in {form} do not fit {parallel.gpus} x {gpu.id}"
+        mend = f"{-room / GB:,.0f} GB a GPU are missing: give more GPUs to an instance, or a smaller format."
+        raise PerfModelError(problem, field="gpus", value=gpus, mend=mend)
+    work = work_of(model, parallel, form)
+    deployment = Deployment(work, rates_of(gpu, form), load_engine(), request.speculation)
+    return Instances(parallel, gpus // parallel.gpus, deployment, room)
+
+
+def _asked(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
+    given = {name: getattr(request, name) for name in ("tp", "pp", "dp", "ep") if getattr(request, name) is not None}
+    parallel = Parallel(**given) if given else plausible(model, gpu, form, gpus)
+    parallel.check(model)
+    return parallel
+
+
+def plausible(model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
+    """The widest tensor parallelism within the GPUs that a link joins, and as few pipeline stages of it as hold the weights."""
+    domain = min(fabric(gpu).domain, gpus)
+    widths = [tp for tp in range(domain, 0, -1) if gpus % tp == 0 and allowed(Parallel(tp=tp), model)]
+    tp = widths[0] if widths else 1
+    for pp in (pp for pp in range(1, gpus // tp + 1) if gpus % (tp * pp) == 0):
+        parallel = Parallel(tp=tp, pp=pp)
+        if allowed(parallel, model) and room_of(model, gpu, form, parallel) > 0:
+            return parallel
+    return Parallel(tp=tp)
+
+
+def room_of(model: ModelSpec, gpu: GpuSpec, form: str, parallel: Parallel) -> float:
+    """Bytes of a GPU for caches; negative where the weights do not fit."""
+    return float(cache_room(work_of(model, parallel, form), np.array([gpu.dram_capacity]))[0])
+
+
+def side_of(some: Instances, lengths: Lengths, request: SimulationRequest) -> Side:
+    """What the compiled loop knows of an instance. Raises PerfModelError where a request alone does not fit its memory."""
+    work, ranks = some.deployment.work, some.parallel.dp
+    whole = lengths.prompt + lengths.output
+    longest = float(whole.max())
+    _check_room(some, longest)
+    most = min(request.max_sequences, whole.size)
+    tokens = min(request.chunk or WHOLE_PROMPT, int(longest) if request.chunk is None else request.chunk)
+    points = grid(max(most / ranks, 1.0), float(lengths.prompt.min()), longest, tokens)
+    forgets = bool(np.isfinite(work.kept[work.stored > 0]).any())
+    stored = work.stored[:, 0] / work.pp
+    return Side(
+        sequences=points.sequences, context=points.context, prompt=points.prompt, seen=points.seen,
+        decode=decode_table(some.deployment, points), mixed=mixed_table(some.deployment, points),
+        stored=stored, kept=work.kept[:, 0].copy(), slope=np.nan if forgets else float(stored.sum()),
+        state=float(work.state_bytes[0] / work.pp[0]), room=some.room * ranks, ranks=float(ranks), most_sequences=int(most),
+        most_tokens=int(tokens), most_prompts=1 if request.chunk is None else int(tokens),
+    )  # fmt: skip
+
+
+def _check_room(some: Instances, longest: float) -> None:
+    wanted = float((some.deployment.work.cache_bytes(np.array([longest])) / some.deployment.work.pp)[0])
+    if wanted > some.room:
+        raise PerfModelError(
+            f"the cache of a request takes {wanted / GB:,.1f} GB a GPU and {some.room / GB:,.1f} are free",
+            field="isl",
+            value=int(longest),
+            mend="Give shorter requests, or more GPUs to an instance.",
+        )
