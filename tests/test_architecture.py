@@ -45,8 +45,8 @@ def modules() -> Iterator[tuple[str, Path]]:
 def room_of(module: str) -> str:
     """`perfmodel.ops.gemm` -> ops; `perfmodel.gap` -> model; `perfmodel` -> public. A folder without a rank is a room of its own."""
     name = module.removeprefix("perfmodel").removeprefix(".").split(".")[0]
-    if name in ("", "__main__"):
-        return "cli" if name else "public"
+    if name in ("", "__init__", "__main__"):
+        return "cli" if name == "__main__" else "public"
     return name if name in RANK or ((ROOT / "perfmodel" / name).is_dir() and name) else "model"
 
 

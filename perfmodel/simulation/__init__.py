@@ -1,1 +1,1 @@
-"""A serving engine, request by request: arrivals, queues, prompts between decode steps, caches that fill memory; percentiles of what clients see."""
+"""A serving engine, request by request: arrivals, queues, prompts between decode steps, memory; percentiles of what clients see."""

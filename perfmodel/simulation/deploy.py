@@ -14,24 +14,15 @@ from perfmodel.serving.memory import cache_room
 from perfmodel.serving.parallel import Parallel, allowed
 from perfmodel.serving.step import rates_of
 from perfmodel.serving.work import work_of
+from perfmodel.simulation.load import Lengths
 from perfmodel.simulation.request import SimulationRequest
 from perfmodel.simulation.state import Side
 from perfmodel.simulation.table import Deployment, decode_table, grid, mixed_table
 from perfmodel.units import GB
-from perfmodel.workload.expectation import Array
 from perfmodel.workload.model import ModelSpec
 
 WHOLE_PROMPT = 16_384
 """Tokens of one prompt in a step at most where no chunk is asked for."""
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Tokens of the requests."""
-
-    prompt: Array
-    cached: Array
-    output: Array
 
 
 @dataclass(frozen=True)

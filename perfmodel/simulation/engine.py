@@ -12,12 +12,11 @@ from functools import cache
 import numpy as np
 
 from perfmodel.simulation.compiled import kept, njit, sources
-from perfmodel.simulation.queues import admit, caches, cache_of, make_room, cut, join, push, leave, choose
+from perfmodel.simulation.queues import admit, cache_of, caches, choose, cut, join, leave, make_room, push
+from perfmodel.simulation.state import SUMS, Column, Rules, Side, State
 from perfmodel.simulation.table import a_rank, interpolate_decode, interpolate_mixed
-from perfmodel.simulation.state import SUMS, Rules, Side, State
-from perfmodel.workload.expectation import Array
 
-BUSY, FULL, BYTES, PEAK, STEPS, SEQUENCES, CONTEXT, DECODING, _, PROMPTS, PROMPT_TOKENS = range(len(SUMS))
+FULL, BYTES, PEAK, STEPS, SEQUENCES, CONTEXT, DECODING, _, PROMPTS, PROMPT_TOKENS = range(len(SUMS))
 LONGEST = 512
 """Steps of a stretch at most: within it the time of a step is taken to grow evenly."""
 
@@ -41,7 +40,7 @@ def run(s: State, first: Side, other: Side, rules: Rules) -> int:
     known = min(rules.clients, requests) if rules.clients > 0 else requests
     come, completed, turn = 0, 0, np.zeros(2, np.int64)
     while completed < requests:
-        i = np.argmin(s.ends)
+        i = int(np.argmin(s.ends))
         now = s.ends[i]
         if come < known and s.arrival[come] <= now:
             enter(s, first, rules, turn, come, s.arrival[come], s.arrival[come] + rules.first)
@@ -64,14 +63,14 @@ def run(s: State, first: Side, other: Side, rules: Rules) -> int:
 
 
 @njit
-def enter(s: State, side: Side, rules: Rules, turn: Array, r: int, now: float, ready: float) -> None:
+def enter(s: State, side: Side, rules: Rules, turn: Column, r: int, now: float, ready: float) -> None:
     """Send a request to an instance that runs prompts."""
     high = rules.prefillers if rules.prefillers > 0 else s.ends.size
     push(s, side, choose(s, rules, turn, 0, high), r, ready)
 
 
 @njit
-def hand_over(s: State, side: Side, other: Side, rules: Rules, turn: Array, i: int, now: float) -> None:
+def hand_over(s: State, side: Side, other: Side, rules: Rules, turn: Column, i: int, now: float) -> None:
     """Send the requests whose prompts have ended, with their caches, to instances that decode."""
     for j in range(s.prompts[i]):
         r = s.ending[i, j]
@@ -89,12 +88,12 @@ def finish(s: State, side: Side, rules: Rules, i: int, now: float) -> int:
     if steps == 0:
         return 0
     account(s, side, rules, i, now)
-    s.count[i] += steps
+    s.stepped[i] += steps
     s.total[i] += steps * rules.each * s.running[i]
     went, j = 0, 0
     while j < s.running[i]:
         r = s.sequence[i, j]
-        if s.finish[r] <= s.count[i]:
+        if s.finish[r] <= s.stepped[i]:
             s.done[r] = now
             went += 1
             leave(s, rules, i, j)
@@ -107,7 +106,7 @@ def finish(s: State, side: Side, rules: Rules, i: int, now: float) -> int:
 def account(s: State, side: Side, rules: Rules, i: int, now: float) -> None:
     """Add the steps that end to the sums."""
     seconds, steps, n = now - s.begun[i], s.steps[i], s.running[i]
-    s.sums[BUSY] += seconds
+    s.busy[i] += seconds
     s.sums[FULL] += seconds * s.blocked[i]
     if i >= rules.prefillers:
         bytes_, growth = caches(s, side, rules, i)
@@ -175,7 +174,7 @@ def stretch(s: State, side: Side, rules: Rules, i: int) -> None:
     n = s.running[i]
     steps = LONGEST
     for j in range(n):
-        steps = min(steps, s.finish[s.sequence[i, j]] - s.count[i])
+        steps = min(steps, s.finish[s.sequence[i, j]] - s.stepped[i])
     bytes_, growth = caches(s, side, rules, i)
     if growth * steps > side.room - s.held[i] - bytes_:
         steps = max(int((side.room - s.held[i] - bytes_) / growth), 1)

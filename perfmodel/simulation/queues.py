@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfmodel.simulation.compiled import njit
-from perfmodel.simulation.state import SUMS, Rules, Side, State
-from perfmodel.workload.expectation import Array
+from perfmodel.simulation.state import SUMS, Column, Rules, Side, State
 
 PREEMPTED = SUMS.index("preempted")
 SPARE = 0.01
@@ -14,10 +13,10 @@ SPARE = 0.01
 
 
 @njit
-def choose(s: State, rules: Rules, turn: Array, low: int, high: int) -> int:
+def choose(s: State, rules: Rules, turn: Column, low: int, high: int) -> int:
     """The next in turn, or from there on the first with the fewest requests."""
     kind = 1 if low > 0 else 0
-    start = low + turn[kind] % (high - low)
+    start = low + int(turn[kind]) % (high - low)
     best = start
     if not rules.turns:
         for k in range(high - low):
@@ -66,14 +65,14 @@ def join(s: State, rules: Rules, i: int, r: int) -> None:
     s.sequence[i, s.running[i]] = r
     s.running[i] += 1
     s.total[i] += s.past[r]
-    s.base[r] = s.past[r] - s.count[i] * rules.each
-    s.finish[r] = s.count[i] + int(np.ceil(s.left[r] / rules.each - 1e-9))
+    s.base[r] = s.past[r] - s.stepped[i] * rules.each
+    s.finish[r] = s.stepped[i] + int(np.ceil(s.left[r] / rules.each - 1e-9))
 
 
 @njit
 def leave(s: State, rules: Rules, i: int, j: int) -> None:
     """Take the sequence at place j out of the running ones."""
-    s.total[i] -= s.base[s.sequence[i, j]] + s.count[i] * rules.each
+    s.total[i] -= s.base[s.sequence[i, j]] + s.stepped[i] * rules.each
     s.running[i] -= 1
     s.sequence[i, j] = s.sequence[i, s.running[i]]
 
@@ -93,7 +92,7 @@ def caches(s: State, side: Side, rules: Rules, i: int) -> tuple[float, float]:
     n = s.running[i]
     if not np.isnan(side.slope):
         return side.state * n + side.slope * s.total[i], side.slope * rules.each * n
-    bytes_, growth, done = side.state * n, 0.0, s.count[i] * rules.each
+    bytes_, growth, done = side.state * n, 0.0, s.stepped[i] * rules.each
     for j in range(n):
         context = s.base[s.sequence[i, j]] + done
         for k in range(side.stored.size):
@@ -114,8 +113,8 @@ def make_room(s: State, side: Side, rules: Rules, i: int) -> None:
             place = j if s.sequence[i, j] > s.sequence[i, place] else place
         r = s.sequence[i, place]
         s.past[r] = 0
-        s.todo[r] = int(s.base[r] + s.count[i] * rules.each)
-        s.left[r] = max((s.finish[r] - s.count[i]) * rules.each, 1.0)
+        s.todo[r] = int(s.base[r] + s.stepped[i] * rules.each)
+        s.left[r] = max((s.finish[r] - s.stepped[i]) * rules.each, 1.0)
         leave(s, rules, i, place)
         push_front(s, i, r)
         s.sums[PREEMPTED] += 1

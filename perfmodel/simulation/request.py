@@ -68,6 +68,8 @@ class SimulationRequest(Strict):
         return [
             ("rate", loads + (not no_trace) == 0, "no load given", "Give a rate, a concurrency or a trace."),
             ("concurrency", self.concurrency is not None and loads + (not no_trace) > 1, "goes with neither rate nor trace", "Give one."),
+            ("isl", not no_trace and self.isl is not None, "is in the trace", "Leave it out."),
+            ("osl", not no_trace and self.osl is not None, "is in the trace", "Leave it out."),
             ("isl", no_trace and self.isl is None, "no prompt length given", "Give --isl 1000, say, or a trace."),
             ("osl", no_trace and self.osl is None, "no answer length given", "Give --osl 200, say, or a trace."),
             ("prefill_gpus", self.mode == "aggregated" and self.prefill_gpus is not None, "is for --mode disaggregated", "Leave it out."),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.workload.expectation import Array
+
+Column = NDArray[Any]
+"""Numbers, whole or not."""
 
 
 class Side(NamedTuple):
@@ -66,73 +70,75 @@ class Rules(NamedTuple):
 class State(NamedTuple):
     """All that changes. First by request [requests]."""
 
-    arrival: Array
+    arrival: Column
     """Seconds."""
-    ready: Array
+    ready: Column
     """From when on its instance may take it up."""
-    first: Array
+    first: Column
     """The first token; NaN before it."""
-    done: Array
+    done: Column
     """The last one."""
-    output: Array
+    output: Column
     """Tokens of the answer."""
-    todo: Array
+    todo: Column
     """Tokens of the prompt that are still to be computed, and"""
-    past: Array
+    past: Column
     """those before them that are in the cache."""
-    left: Array
+    left: Column
     """Tokens of the answer that are still to come when it joins the running ones."""
-    base: Array
+    base: Column
     """Its context, less what its instance's steps had given each sequence until it joined."""
-    finish: Array
+    finish: Column
     """Number of the instance's step that ends it."""
-    follower: Array
+    follower: Column
     """The next in the queue, -1 at its end."""
-    holds: Array
+    holds: Column
     """Bytes reserved for a prompt that is being computed."""
 
     # By instance [instances].
-    ends: Array
+    ends: Column
     """When its steps under way end; infinite while it idles."""
-    begun: Array
-    steps: Array
+    begun: Column
+    steps: Column
     """How many they are; 0 where it only waits for a request to be ready."""
-    pace: Array
+    pace: Column
     """Seconds of the first of them, and how much longer each next one takes:"""
-    growth: Array
-    rest: Array
+    growth: Column
+    rest: Column
     """Seconds after the step until the first tokens of its prompts."""
-    tokens: Array
+    tokens: Column
     """Prompt tokens in it."""
-    count: Array
+    stepped: Column
     """Steps done."""
-    running: Array
+    running: Column
     """Sequences."""
-    total: Array
+    total: Column
     """Tokens of context of them all."""
-    held: Array
+    held: Column
     """Bytes reserved for prompts."""
-    prompts: Array
+    prompts: Column
     """Prompts that end with the step."""
-    waiting: Array
+    waiting: Column
     """Requests in the queue."""
-    head: Array
-    tail: Array
-    blocked: Array
+    head: Column
+    tail: Column
+    blocked: Column
     """1 where a request waits for memory."""
+    busy: Column
+    """Seconds in steps."""
 
     # By instance and place [instances, most_sequences].
-    sequence: Array
+    sequence: Column
     """Requests that run."""
-    ending: Array
+    ending: Column
     """Requests whose prompt ends with the step."""
 
-    sums: Array
+    sums: Column
     """See SUMS."""
 
 
-SUMS = ("busy", "full", "bytes", "peak", "steps", "sequences", "context", "decoding", "preempted", "prompts", "prompt_tokens")
-"""Sums over all steps: seconds busy, seconds a request waited for memory, bytes x seconds and most bytes of caches; of steps without
+SUMS = ("full", "bytes", "peak", "steps", "sequences", "context", "decoding", "preempted", "prompts", "prompt_tokens")
+"""Sums over all steps: seconds a request waited for memory, bytes x seconds and most bytes of caches; of steps without
 prompts: their number, sequences, tokens of context, seconds; preempted requests; steps with prompts, and tokens of these."""
 
 
@@ -141,8 +147,8 @@ def new_state(arrival: Array, prompt: Array, cached: Array, output: Array, insta
     n, places = arrival.size, min(most_sequences, arrival.size)
     floats = {name: np.zeros(n) for name in ("ready", "base", "holds")}
     unknown = {name: np.full(n, np.nan) for name in ("first", "done")}
-    seconds = ("begun", "pace", "growth", "rest", "total", "held")
-    counts = ("steps", "tokens", "count", "running", "prompts", "waiting", "blocked")
+    seconds = ("begun", "pace", "growth", "rest", "total", "held", "busy")
+    counts = ("steps", "tokens", "stepped", "running", "prompts", "waiting", "blocked")
     return State(
         arrival=arrival.astype(float), **floats, **unknown, output=output.astype(np.int64), todo=(prompt - cached).astype(np.int64),
         past=cached.astype(np.int64), left=output.astype(float), finish=np.zeros(n, np.int64), follower=np.full(n, -1),

@@ -113,8 +113,8 @@ def locate(points: Array, value: float) -> tuple[int, float]:
         return 0, 0.0
     if value >= points[last]:
         return last - 1, 1.0
-    low = np.searchsorted(points, value, side="right") - 1
-    return low, (value - points[low]) / (points[low + 1] - points[low])
+    low = int(np.searchsorted(points, value, side="right")) - 1
+    return low, float((value - points[low]) / (points[low + 1] - points[low]))
 
 
 @njit
@@ -123,7 +123,7 @@ def plane(values: Array, i: int, u: float, j: int, v: float) -> float:
     i1, j1 = min(i + 1, values.shape[0] - 1), min(j + 1, values.shape[1] - 1)
     low = values[i, j] * (1 - v) + values[i, j1] * v
     high = values[i1, j] * (1 - v) + values[i1, j1] * v
-    return low * (1 - u) + high * u
+    return float(low * (1 - u) + high * u)
 
 
 @njit
