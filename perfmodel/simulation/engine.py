@@ -153,11 +153,7 @@ def begin(s: State, side: Side, rules: Rules, i: int, now: float) -> None:
     n = s.running[i]
     s.begun[i], s.steps[i], s.growth[i], s.rest[i] = now, 1, 0.0, 0.0
     if s.tokens[i] > 0:
-        alone = decode_time(side, n, s.total[i] / n) if n > 0 else 0.0
-        whole = mixed_time(side, n, s.total[i] / max(n, 1), max(s.tokens[i] / side.ranks, longest), seen)
-        s.pace[i] = alone + (rules.interference if n > 0 else 1.0) * max(whole - alone, 0.0)
-        s.rest[i] = max(whole - s.pace[i], 0.0)
-        s.ends[i] = now + s.pace[i]
+        mix(s, side, rules, i, longest, seen)
     elif n > 0:
         stretch(s, side, rules, i)
     else:
@@ -166,6 +162,19 @@ def begin(s: State, side: Side, rules: Rules, i: int, now: float) -> None:
     for j in range(before, n):  # their caches came from prefill instances: the first token is this step's
         if np.isnan(s.first[s.sequence[i, j]]):
             s.first[s.sequence[i, j]] = now + s.pace[i]
+
+
+@njit
+def mix(s: State, side: Side, rules: Rules, i: int, longest: float, seen: float) -> None:
+    """Plan a step with prompts. Running sequences wait for a part of what these take, on the mean rank; a prompt takes its own rank's time."""
+    n, context, mean = s.running[i], s.total[i] / max(s.running[i], 1), s.tokens[i] / side.ranks
+    whole = mixed_time(side, n, context, max(mean, longest), seen)
+    s.pace[i] = whole
+    if n > 0:
+        alone = decode_time(side, n, context)
+        s.pace[i] = alone + rules.interference * max(mixed_time(side, n, context, mean, seen) - alone, 0.0)
+    s.rest[i] = max(whole - s.pace[i], 0.0)
+    s.ends[i] = s.begun[i] + s.pace[i]
 
 
 @njit
