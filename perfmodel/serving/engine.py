@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -91,18 +91,28 @@ ALIKE: tuple[tuple[str, ...], ...] = (
 """Groups of services that have an offset in common: services are alike in these words."""
 
 
+OF_BACKENDS = ("burst", "first_us", "prompt_layer_us")
+"""What every engine has a value of its own for: how it admits prompts."""
+
+
 @dataclass(frozen=True)
 class Calibration:
     """A fitted engine, what groups of services differ from it, and how far predictions are off."""
 
     engine: Engine
     offsets: Mapping[str, Mapping[str, float]]
-    """`ttft` and `tpot` -> group, such as "backend=vllm gpu=b200" -> logarithm of measured over predicted, drawn to 0 where little is known."""
+    """`ttft` and `tpot` -> group, such as "backend=vllm gpu=b200" -> logarithm of measured over predicted."""
+    backends: Mapping[str, Mapping[str, float]]
+    """Backend -> values of OF_BACKENDS."""
     interval: Mapping[str, tuple[float, float]]
     """`ttft` and `tpot` -> factors between which 80 % of the measured services lie."""
 
+    def engine_of(self, backend: str | None = None) -> Engine:
+        """The engine as a backend runs it; the one of all without."""
+        return replace(self.engine, **self.backends.get(backend or "", {}))
+
     def factor(self, figure: str, words: Mapping[str, str]) -> float:
-        """What a predicted figure, `ttft` or `tpot`, is multiplied by. words: what is known of backend, architecture, precision, model, ..."""
+        """What a predicted figure, `ttft` or `tpot`, is multiplied by. words: backend, model and so on."""
         found = self.offsets.get(figure, {})
         return math.exp(sum(found.get(group, 0.0) for group in groups_of(words)))
 
@@ -116,9 +126,14 @@ def groups_of(words: Mapping[str, str]) -> list[str]:
 def load_calibration() -> Calibration:
     """The bundled one, written by `perfmodel calibrate --op serving`."""
     found = load_yaml(FILE)
-    return Calibration(Engine(**found["engine"]), found.get("offsets", {}), {k: (v[0], v[1]) for k, v in found.get("interval", {}).items()})
+    return Calibration(
+        Engine(**found["engine"]),
+        found.get("offsets", {}),
+        found.get("backends", {}),
+        {k: (v[0], v[1]) for k, v in found.get("interval", {}).items()},
+    )
 
 
-def load_engine() -> Engine:
-    """The fitted engine."""
-    return load_calibration().engine
+def load_engine(backend: str | None = None) -> Engine:
+    """The fitted engine, as a backend (trtllm, sglang, vllm) runs it."""
+    return load_calibration().engine_of(backend)

@@ -68,12 +68,14 @@ def stack_rates(rates: Iterable[Rates]) -> Rates:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step does on each attention rank: `sequences` decode one token each at `context`; `prompt` new tokens follow `past` ones."""
+    """What a step does on each attention rank: `sequences` decode one token each at `context`; `prompt` new tokens of `prompts` prompts
+    follow `past` ones of each."""
 
     sequences: Array
     context: Array
     prompt: Array
     past: Array
+    prompts: Array | float = 1.0
 
     @property
     def tokens(self) -> Array:
@@ -93,7 +95,7 @@ def step_ops(work: Work, rates: Rates, engine: Engine, batch: Batch) -> dict[str
     share = np.where(rates.dense_fp4 > 0, engine.tensor_fp4, engine.tensor) * np.where(rates.blackwell > 0, engine.blackwell_tensor, 1.0)
     streaming = rates.bandwidth * engine.bandwidth * np.where(rates.dense_fp4 > 0, engine.fp4, 1.0)
     dense = _op(work.dense_bytes, 2.0 * work.dense_weights * tokens, streaming, rates.dense_peak * share)
-    outputs = batch.sequences + (batch.prompt > 0)
+    outputs = batch.sequences + (batch.prompt > 0) * batch.prompts
     head = _op(work.head_bytes, 2.0 * work.head_weights * outputs, rates.bandwidth * engine.bandwidth, rates.attention_peak * engine.tensor)
     passes = tokens * work.layers * work.hidden * engine.pass_bytes / rates.bandwidth
     return {
@@ -131,10 +133,11 @@ def _attention(work: Work, rates: Rates, engine: Engine, batch: Batch) -> Array:
     bandwidth = rates.bandwidth * engine.cache_bandwidth
     streamed = batch.sequences * ((work.read * seen).sum(axis=0) + 2.0 * work.state_bytes)
     decoded = batch.sequences * (work.decode_flops * seen).sum(axis=0)
-    before = np.minimum(batch.past + batch.prompt / 2, work.window)
+    before = np.minimum(batch.past + batch.prompt / batch.prompts / 2, work.window)
     prompted = batch.prompt * ((work.prefill_flops * before).sum(axis=0) + work.state_flops)
     peak = rates.attention_peak * engine.attention
-    return _op(streamed, decoded, bandwidth, peak) + prompted / peak
+    result: Array = _op(streamed, decoded, bandwidth, peak) + prompted / peak
+    return result
 
 
 def _experts(work: Work, rates: Rates, engine: Engine, tokens: Array) -> Array:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfmodel.hardware import GpuSpec, load_gpu
-from perfmodel.serving.engine import Engine
+from perfmodel.serving.engine import OF_BACKENDS, Engine
 from perfmodel.serving.formats import Formats, formats_of
 from perfmodel.serving.memory import most_sequences
 from perfmodel.serving.parallel import Parallel
@@ -37,8 +38,8 @@ class Services:
     decoding: Side
     prefill: Side
     load: Load
-    separate: Floats
-    """1 where prompts have instances of their own."""
+    separate: NDArray[np.bool_]
+    """Whether prompts have instances of their own."""
     ttft: Floats
     tpot: Floats
 
@@ -64,7 +65,7 @@ class Services:
             side([_work(row.model, row.decode, _formats(row)) for row in rows], [row.decoders for row in rows]),
             side([_work(row.model, row.prefill or row.decode, _formats(row)) for row in rows], [row.prefillers for row in rows]),
             load,
-            np.array([float(row.mode == "disaggregated") for row in rows]),
+            np.array([row.mode == "disaggregated" for row in rows], bool),
             np.array([row.ttft for row in rows]),
             np.array([row.tpot for row in rows]),
         )
@@ -73,12 +74,35 @@ class Services:
         """The services at `index`."""
         return Services.of([self.rows[int(i)] for i in index])
 
-    def predict(self, engine: Engine) -> tuple[Floats, Floats]:
-        """(TTFT, TPOT) [n] seconds, by the engine alone."""
-        together = aggregated(self.decoding.work, self.decoding.rates, engine, self.load, self.decoding.most)
-        apart = disaggregated(self.prefill, self.decoding, engine, self.load)
-        separate = self.separate > 0
-        return np.where(separate, apart.ttft, together.ttft), np.where(separate, apart.tpot, together.tpot)
+    def predict(self, engine: Engine, backends: Mapping[str, Mapping[str, float]]) -> tuple[Floats, Floats]:
+        """(TTFT, TPOT) [n] seconds, by the engine and what its backends have of their own alone."""
+        out = np.empty((2, len(self.rows)))
+        for index, apart in self._parts:
+            mine = _engine_of([self.rows[i].backend for i in index], engine, backends)
+            load = Load(*(getattr(self.load, field.name)[index] for field in fields(Load)))
+            decoding, prefill = _side_of(self.decoding, index), _side_of(self.prefill, index)
+            if apart:
+                steady = disaggregated(prefill, decoding, mine, load)
+            else:
+                steady = aggregated(decoding.work, decoding.rates, mine, load, decoding.most)
+            out[:, index] = steady.ttft, steady.tpot
+        return out[0], out[1]
+
+    @property
+    def _parts(self) -> list[tuple[Integers, bool]]:
+        found = ((np.flatnonzero(self.separate == apart), apart) for apart in (False, True))
+        return [(index, apart) for index, apart in found if len(index)]
+
+
+def _side_of(side: Side, index: Integers) -> Side:
+    rates = Rates(*(getattr(side.rates, field.name)[index] for field in fields(Rates)))
+    return Side(side.work.take(index), rates, side.instances[index], side.most[index])
+
+
+def _engine_of(names: Sequence[str], engine: Engine, backends: Mapping[str, Mapping[str, float]]) -> Engine:
+    """An engine whose OF_BACKENDS are vectors over rows."""
+    own = {name: np.array([backends.get(backend, {}).get(name, getattr(engine, name)) for backend in names]) for name in OF_BACKENDS}
+    return replace(engine, **own)  # type: ignore[arg-type]
 
 
 def format_of(row: Service) -> str:
