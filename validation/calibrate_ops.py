@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfmodel.hardware import load_gpu
-from perfmodel.ops.catalog import OPS, get_op
+from perfmodel.ops.catalog import OPS, get_op, get_op_profile
 from perfmodel.ops.op import REGIMES, Op, OpTime, Parameter, Use
-from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
+from perfmodel.profiles.op_profile import OpFit, OpProfile, op_profile_ids
 from perfmodel.validation.calibrate import Family, families
 from perfmodel.validation.columns import TOKENS
 from perfmodel.validation.fitting import LEAST_ROWS, draw, hashed_share, intervals, limits, provenance, solve
@@ -120,7 +120,7 @@ def calibrate_ops(
     for family, index in families(rows, usable).items():
         fitted = None
         if family.kernel in op_profile_ids():
-            fitted = fit_op_family(rows, index, share, family, load_op_profile(family.kernel))
+            fitted = fit_op_family(rows, index, share, family, get_op_profile(family.kernel))
         heard(family, fitted)
         found += [fitted] if fitted else []
     return found

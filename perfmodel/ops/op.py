@@ -83,7 +83,10 @@ class Op:
     menus: tuple[str, ...]
     parameters: Mapping[str, Parameter]
     time: Callable[[Use, Mapping[str, Array], Mapping[str, float]], OpTime]
-
+    needs: tuple[tuple[str, ...], ...] = ()
+    """Menus without which there is no time: of each of these, one or another."""
+    by_ranks: tuple[str, ...] = ()
+    """Menus whose entries stand for numbers of ranks."""
     scarce: bool = False
     """Measured in few rows: fits pool the formats, draw single rows and take their intervals from cross-validation."""
 
