@@ -161,3 +161,10 @@ def test_what_a_gpu_lacks_is_named():
         known(bare, "dram_latency")
     with pytest.raises(PerfModelError, match="dram_latency"):
         us(1, 1024, 1024, gpu=bare)
+
+
+def test_l2_is_never_slower_than_the_dram_behind_it():
+    warm = {"menus": {"tile_m": (64,), "tile_n": (64,)}, "copies": 1, "l2_share": 2.0}
+    as_dram = H200.dram_bandwidth / H200.l2_bandwidth
+    assert us(1, 4096, 2048, l2_efficiency=0.05, **warm) == pytest.approx(us(1, 4096, 2048, l2_efficiency=as_dram, **warm))
+    assert us(1, 4096, 2048, l2_efficiency=1.0, **warm) < us(1, 4096, 2048, l2_efficiency=as_dram, **warm)

@@ -175,10 +175,11 @@ def _unaligned(problem: _Problem, p: Mapping[str, float]) -> Array:
 def _fastest(use: Use, problem: _Problem, peak: float, p: Mapping[str, float]) -> _Kernel:
     """The kernel with the fastest tile and split of the menus."""
     gpu = use.gpu
+    dram_rate = gpu.dram_bandwidth * p["bandwidth_efficiency"]
     rates = _Rates(
         sm=peak / gpu.sm_count * p["compute_efficiency"],
-        dram=gpu.dram_bandwidth * p["bandwidth_efficiency"],
-        l2=problem.l2_bandwidth * p["l2_efficiency"],
+        dram=dram_rate,
+        l2=max(problem.l2_bandwidth * p["l2_efficiency"], dram_rate),  # what DRAM gives comes through L2
         in_flight=p["in_flight_KiB"] * KIB,
     )
     l2 = known(gpu, "l2_capacity")
