@@ -63,11 +63,16 @@ def l2_bandwidth(gpu: GpuSpec) -> float:
     return gpu.l2_bandwidth or L2_OVER_DRAM * gpu.dram_bandwidth
 
 
+FIELDS = {"l2_capacity": "l2.capacity_MiB", "l2_latency": "l2.latency_ns", "dram_latency": "memory.latency_ns"}
+"""Fact of a GPU that may be absent -> where it stands in the GPU's YAML file."""
+
+
 def known(gpu: GpuSpec, fact: str) -> float:
-    """A fact of the GPU's file that may be absent. Raises PerfModelError that names it where it is."""
+    """A fact of the GPU's file that may be absent, one of FIELDS. Raises PerfModelError that names its field where it is."""
     value: float | None = getattr(gpu, fact)
     if value is None:
-        raise PerfModelError(f"{gpu.id} has no {fact}, which this op needs", field=fact, mend="Add it to the GPU's file.")
+        mend = f"Add {FIELDS[fact]} to the GPU's YAML file, with its source."
+        raise PerfModelError(f"the file of {gpu.id} does not say it, and this op needs it", field=FIELDS[fact], mend=mend)
     return value
 
 
