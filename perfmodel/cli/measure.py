@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfmodel.cli.output import JsonOption, note, print_json
+from perfmodel.cli.output import JsonOption, note, print_json, stoppable
 from perfmodel.errors import PerfModelError
 
 if TYPE_CHECKING:
@@ -127,11 +127,8 @@ def _with_progress(planned: list[Planned], runner: object, store: object, **opti
             if line is not None:
                 console.print(line, highlight=False, soft_wrap=True)
 
-        try:
+        with stoppable(lambda: f"the {kept} rows measured so far are kept; the same command goes on from there"):
             return measure_all(planned, runner, store, heard=heard, **options)  # type: ignore[arg-type]
-        except KeyboardInterrupt:
-            note(f"stopped: the {kept} rows measured so far are kept; the same command goes on from there")
-            raise
 
 
 def _finish(outcome: Outcome, suite: str, store: Path, json: bool) -> None:
