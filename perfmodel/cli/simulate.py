@@ -44,6 +44,7 @@ def simulate(
         str, typer.Option(help="fixed, uniform:LOW (LOW to 1 times ISL and OSL) or lognormal:CV (ISL and OSL on average).")
     ] = "fixed",
     format: Annotated[str | None, typer.Option("--format", help="Default: the fastest that the GPU runs and the weights allow.")] = None,
+    backend: Annotated[str | None, typer.Option(help="trtllm, sglang or vllm; default: what they have in common.")] = None,
     tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks of an instance; default: as many as NVLink joins.")] = None,
     pp: Annotated[int | None, typer.Option(help="Pipeline stages.")] = None,
     dp: Annotated[int | None, typer.Option(help="Data-parallel attention groups.")] = None,

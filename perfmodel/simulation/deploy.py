@@ -9,11 +9,12 @@ import numpy as np
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.collective import fabric
-from perfmodel.serving.engine import load_engine
+from perfmodel.serving.engine import load_calibration
+from perfmodel.serving.formats import formats_of, precision_of
 from perfmodel.serving.memory import cache_room
 from perfmodel.serving.parallel import Parallel, allowed
 from perfmodel.serving.step import rates_of
-from perfmodel.serving.work import work_of
+from perfmodel.serving.work import Work, work_of
 from perfmodel.simulation.load import Lengths
 from perfmodel.simulation.request import SimulationRequest
 from perfmodel.simulation.state import Side
@@ -47,9 +48,30 @@ def instances(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: 
         problem = f"the weights of {model.id} in {form} do not fit {parallel.gpus} x {gpu.id}"
         mend = f"{-room / GB:,.0f} GB a GPU are missing: give more GPUs to an instance, or a smaller format."
         raise PerfModelError(problem, field="gpus", value=gpus, mend=mend)
-    work = work_of(model, parallel, form)
-    deployment = Deployment(work, rates_of(gpu, form), load_engine(), request.speculation)
-    return Instances(parallel, gpus // parallel.gpus, deployment, room)
+    return Instances(parallel, gpus // parallel.gpus, _deployment(request, model, gpu, form, parallel), room)
+
+
+def _deployment(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str, parallel: Parallel) -> Deployment:
+    """The work and the rates, with the fitted engine and its offset for services like this one."""
+    formats, calibration = formats_of(model, form), load_calibration()
+    backend = {} if request.backend is None else {"backend": request.backend}
+    if request.backend is not None and request.backend not in calibration.backends:
+        mend = f"Give {', '.join(calibration.backends)}, or leave it out." if calibration.backends else "Leave it out."
+        raise PerfModelError("no such backend", field="backend", value=request.backend, mend=mend)
+    place = {"architecture": gpu.architecture, "gpu": gpu.id, "mode": request.mode}
+    words = {"model": model.id, "precision": precision_of(form), **place, **backend}
+    return Deployment(
+        work=_work(model, parallel, form),
+        rates=rates_of(gpu, formats.experts, formats.dense),
+        engine=calibration.engine_of(request.backend),
+        speculation=request.speculation,
+        factor=calibration.factor("tpot", words),
+    )
+
+
+def _work(model: ModelSpec, parallel: Parallel, form: str) -> Work:
+    formats = formats_of(model, form)
+    return work_of(model, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
 
 
 def _asked(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
@@ -73,7 +95,7 @@ def plausible(model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
 
 def room_of(model: ModelSpec, gpu: GpuSpec, form: str, parallel: Parallel) -> float:
     """Bytes of a GPU for caches; negative where the weights do not fit."""
-    return float(cache_room(work_of(model, parallel, form), np.array([gpu.dram_capacity]))[0])
+    return float(cache_room(_work(model, parallel, form), np.array([gpu.dram_capacity]))[0])
 
 
 def side_of(some: Instances, lengths: Lengths, request: SimulationRequest) -> Side:

@@ -37,6 +37,8 @@ class SimulationRequest(Strict):
     arrivals: str = "poisson"
     lengths: str = "fixed"
     format: str | None = None
+    backend: str | None = None
+    """trtllm, sglang or vllm, whose habits then count; absent: what they have in common."""
     tp: int | None = Count
     pp: int | None = Count
     dp: int | None = Count

@@ -83,7 +83,9 @@ def _asked(outcome: Outcome) -> dict[str, Any]:
         "requests": int(lengths.prompt.size),
         "isl_mean": float(lengths.prompt.mean()),
         "osl_mean": float(lengths.output.mean()),
-        **request.model_dump(include={"seed", "arrivals", "lengths", "chunk", "prefix_cache", "speculative", "dispatch", "max_sequences"}),
+        **request.model_dump(
+            include={"backend", "seed", "arrivals", "lengths", "chunk", "prefix_cache", "speculative", "dispatch", "max_sequences"}
+        ),
     }
 
 

@@ -67,18 +67,23 @@ class Deployment:
     rates: Rates
     engine: Engine
     speculation: Speculation = Speculation()
+    factor: float = 1.0
+    """What measured services like this one take, over what the equations give."""
 
     def seconds(self, batch: Batch) -> Array:
         """Seconds of steps; of speculation, the drafts and their verification included."""
+        plain = self.factor * step_time(self.work, self.rates, self.engine, batch)
         if self.speculation.drafted == 0:
-            return step_time(self.work, self.rates, self.engine, batch)
-        ops = self.ops(batch)
-        total: Array = np.sum(list(ops.values()), axis=0)
-        mixed = step_time(self.work, self.rates, self.engine, batch)
-        return np.where(batch.prompt > 0, np.maximum(total, mixed), total)
+            return plain
+        total: Array = np.sum(list(self.ops(batch).values()), axis=0)
+        return np.where(batch.prompt > 0, np.maximum(total, plain), total)
 
     def ops(self, batch: Batch) -> dict[str, Array]:
-        """Seconds by op. Tokens to verify pass the layers as those of a prompt do; a draft costs one layer of the model a token."""
+        """Seconds by op."""
+        return {name: self.factor * seconds for name, seconds in self._ops(batch).items()}
+
+    def _ops(self, batch: Batch) -> dict[str, Array]:
+        """Tokens to verify pass the layers as those of a prompt do; a draft costs one layer of the model a token."""
         drafted = self.speculation.drafted
         if drafted == 0:
             return step_ops(self.work, self.rates, self.engine, batch)
