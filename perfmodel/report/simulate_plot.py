@@ -85,8 +85,8 @@ def _draw_step(axes: Axes, result: dict[str, Any]) -> None:
     mean = result["step"]
     title = f"mean decode step: {mean['sequences']:,.3g} sequences of {mean['context']:,.0f} tokens" if mean else "a decode step"
     _stack(axes, ops, OPS)
-    axes.set(xlabel="ms", title=title)
-    axes.title.set(fontsize=10)
+    axes.set_xlabel("ms")
+    axes.set_title(title, fontsize=10, loc="left")
 
 
 def _draw_memory(axes: Axes, result: dict[str, Any]) -> None:
@@ -102,8 +102,8 @@ def _draw_memory(axes: Axes, result: dict[str, Any]) -> None:
     _stack(axes, parts, PARTS)
     axes.axvline(memory["usable_GB"], color="#b2182b", ls=":", lw=1.5)
     axes.axvline(memory["capacity_GB"], color="#b2182b", lw=1.5)
-    axes.set(xlim=(0, memory["capacity_GB"] * 1.02), xlabel="GB", title="memory of a GPU (lines: what the engine takes, and all of it)")
-    axes.title.set(fontsize=10)
+    axes.set(xlim=(0, memory["capacity_GB"] * 1.02), xlabel="GB")
+    axes.set_title("memory of a GPU (lines: what the engine takes, and all of it)", fontsize=10, loc="left")
 
 
 def _stack(axes: Axes, parts: dict[str, float], colours: dict[str, str]) -> None:
@@ -113,4 +113,4 @@ def _stack(axes: Axes, parts: dict[str, float], colours: dict[str, str]) -> None
         done += value
     axes.set_yticks(np.array([]))
     axes.spines["left"].set_visible(False)
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8.5, ncols=2)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8.5, ncols=8, columnspacing=1.2, handlelength=1.2)

@@ -166,7 +166,7 @@ def begin(s: State, side: Side, rules: Rules, i: int, now: float) -> None:
 
 @njit
 def mix(s: State, side: Side, rules: Rules, i: int, longest: float, seen: float) -> None:
-    """Plan a step with prompts. Running sequences wait for a part of what these take, on the mean rank; a prompt takes its own rank's time."""
+    """Plan a step with prompts. Running sequences wait for a part of what these take on the mean rank; a prompt takes its rank's time."""
     n, context, mean = s.running[i], s.total[i] / max(s.running[i], 1), s.tokens[i] / side.ranks
     whole = mixed_time(side, n, context, max(mean, longest), seen)
     s.pace[i] = whole

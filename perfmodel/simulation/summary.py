@@ -19,6 +19,10 @@ CURVE = ("ttft_ms", "tpot_ms", "latency_ms", "tokens_per_s", "requests_per_s", "
 """What a point of a curve says beside its rate."""
 
 
+SHOWN = ("backend", "seed", "arrivals", "lengths", "chunk", "prefix_cache", "speculative", "dispatch", "max_sequences")
+"""Fields of the request that the result repeats."""
+
+
 def as_object(outcome: Outcome) -> dict[str, Any]:
     """The object; times in the units of their names."""
     s = outcome.state
@@ -83,9 +87,7 @@ def _asked(outcome: Outcome) -> dict[str, Any]:
         "requests": int(lengths.prompt.size),
         "isl_mean": float(lengths.prompt.mean()),
         "osl_mean": float(lengths.output.mean()),
-        **request.model_dump(
-            include={"backend", "seed", "arrivals", "lengths", "chunk", "prefix_cache", "speculative", "dispatch", "max_sequences"}
-        ),
+        **request.model_dump(include=set(SHOWN)),
     }
 
 
@@ -151,6 +153,6 @@ def _notes(outcome: Outcome, counted: Any) -> list[str]:
 
 
 def _grows(ttft: Array) -> bool:
-    """Whether the first token of the last fifth comes much later than that of the second."""
+    """Whether the first token of the last fifth comes much later than that of the second one."""
     part = ttft.size // 5
-    return part >= 20 and float(np.median(ttft[-part:])) > 3 * float(np.median(ttft[part : 2 * part]))
+    return part >= 20 and float(np.median(ttft[-part:])) > 2 * float(np.median(ttft[part : 2 * part]))
