@@ -43,7 +43,9 @@ def conditions(result: dict[str, Any]) -> str:
     elif result["concurrency"]:
         load = f"{result['concurrency']:,} clients in a closed loop"
     else:
-        load = f"{result['rate']:g} requests a second ({result['arrivals']})"
+        rates = sorted(row["rate"] for row in result.get("curve", [result]))
+        some = f"{rates[0]:g} to {rates[-1]:g}" if len(rates) > 1 else f"{rates[0]:g}"
+        load = f"{some} requests a second ({result['arrivals']})"
     shape = f"{result['isl_mean']:,.0f} + {result['osl_mean']:,.0f} tokens ({result['lengths']})"
     if result["trace"]:
         shape = f"{result['isl_mean']:,.0f} + {result['osl_mean']:,.0f} tokens on average"

@@ -23,6 +23,8 @@ from perfmodel.workload import load_model
 from perfmodel.workload.model import ModelSpec
 
 MOST_RATES = 100
+MOST_PLACES = 2**26
+"""Instances x sequences at a time: half a gigabyte for each table of them."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ def execute(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: st
     other = side_of(decoding, lengths, request)
     first = other if prefill is None else side_of(prefill, lengths, request)
     count = decoding.count + (prefill.count if prefill else 0)
+    if count * min(request.max_sequences, load.arrival.size) > MOST_PLACES:
+        mend = "Simulate fewer instances at a share of the load, or give --max-sequences."
+        raise PerfModelError("too many instances for that many sequences", field="gpus", value=request.gpus, mend=mend)
     state = new_state(load.arrival, lengths.prompt, lengths.cached, lengths.output, count, request.max_sequences)
     served = loop()(state, first, other, rules_of(request, prefill, decoding))
     if served != load.arrival.size:
