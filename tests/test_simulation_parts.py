@@ -103,7 +103,10 @@ def test_default_split(model, gpu, form, gpus, wanted):
 
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
-BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,x\n45,GPT-4,1087,230,1317,x\n118,ChatGPT,417,0,417,x\n"
+BURST = (
+    "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,ChatGPT,472,18,490,x\n45,GPT-4,1087,230,1317,x\n118,ChatGPT,417,0,417,x\n"
+)
 MOONCAKE = "timestamp,input_length,output_length\n0,6758,500\n3052,7322,490\n"
 
 
@@ -165,20 +168,50 @@ def test_broken_traces_are_explained(tmp_path, text, words):
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"rate": None}, "rate"), ({"rate": 0.0}, "rate"), ({"rate": -1.0}, "rate"), ({"rate": float("nan")}, "rate"),
-        ({"concurrency": 4}, "concurrency"), ({"rate": None, "concurrency": 0}, "concurrency"), ({"isl": None}, "isl"), ({"osl": 0}, "osl"),
-        ({"requests": 0}, "requests"), ({"requests": 10**9}, "requests"), ({"seed": -1}, "seed"), ({"gpus": 0}, "gpus"), ({"gpus": 3, "tp": 2}, "gpus"),
-        ({"arrivals": "poison"}, "arrivals"), ({"arrivals": "gamma"}, "arrivals"), ({"arrivals": "gamma:-1"}, "arrivals"), ({"arrivals": "poisson:2"}, "arrivals"),
-        ({"lengths": "uniform"}, "lengths"), ({"lengths": "uniform:2"}, "lengths"), ({"lengths": "lognormal:x"}, "lengths"), ({"lengths": ""}, "lengths"),
-        ({"speculative": "2"}, "speculative"), ({"speculative": "1.5:0.5"}, "speculative"), ({"speculative": "2:1.5"}, "speculative"),
-        ({"prefix_cache": 1.5}, "prefix_cache"), ({"chunk": 0}, "chunk"), ({"mode": "both"}, "mode"), ({"mode": "disaggregated"}, "prefill_gpus"),
-        ({"mode": "disaggregated", "prefill_gpus": 2}, "prefill_gpus"), ({"prefill_gpus": 1}, "prefill_gpus"), ({"tp": 3, "gpus": 3}, "tp"),
-        ({"isl": 2**24}, "isl"), ({"trace": "missing.csv", "isl": None, "osl": None}, "missing.csv"), ({"trace": "x.csv"}, "isl"),
-        ({"model": "layer:hidden=64,inter=64,experts=4,topk=2"}, "MODEL"), ({"model": "deepseek-v3", "gpus": 1}, "gpus"), ({"rates": [1.0]}, "rates"),
-        ({"rates": [1.0, -1.0], "rate": None}, "rate"), ({"gpus": 2**20, "tp": 1, "requests": 2000}, "gpus"), ({"wrong": 1}, "wrong"),
-        ({"backend": "tgi"}, "backend"), ({"format": "bf17"}, "bf17"),
+        ({"rate": None}, "rate"),
+        ({"rate": 0.0}, "rate"),
+        ({"rate": -1.0}, "rate"),
+        ({"rate": float("nan")}, "rate"),
+        ({"concurrency": 4}, "concurrency"),
+        ({"rate": None, "concurrency": 0}, "concurrency"),
+        ({"isl": None}, "isl"),
+        ({"osl": 0}, "osl"),
+        ({"requests": 0}, "requests"),
+        ({"requests": 10**9}, "requests"),
+        ({"seed": -1}, "seed"),
+        ({"gpus": 0}, "gpus"),
+        ({"gpus": 3, "tp": 2}, "gpus"),
+        ({"arrivals": "poison"}, "arrivals"),
+        ({"arrivals": "gamma"}, "arrivals"),
+        ({"arrivals": "gamma:-1"}, "arrivals"),
+        ({"arrivals": "poisson:2"}, "arrivals"),
+        ({"lengths": "uniform"}, "lengths"),
+        ({"lengths": "uniform:2"}, "lengths"),
+        ({"lengths": "lognormal:x"}, "lengths"),
+        ({"lengths": ""}, "lengths"),
+        ({"speculative": "2"}, "speculative"),
+        ({"speculative": "1.5:0.5"}, "speculative"),
+        ({"speculative": "2:1.5"}, "speculative"),
+        ({"prefix_cache": 1.5}, "prefix_cache"),
+        ({"chunk": 0}, "chunk"),
+        ({"mode": "both"}, "mode"),
+        ({"mode": "disaggregated"}, "prefill_gpus"),
+        ({"mode": "disaggregated", "prefill_gpus": 2}, "prefill_gpus"),
+        ({"prefill_gpus": 1}, "prefill_gpus"),
+        ({"tp": 3, "gpus": 3}, "tp"),
+        ({"isl": 2**24}, "isl"),
+        ({"trace": "missing.csv", "isl": None, "osl": None}, "missing.csv"),
+        ({"trace": "x.csv"}, "isl"),
+        ({"model": "layer:hidden=64,inter=64,experts=4,topk=2"}, "MODEL"),
+        ({"model": "deepseek-v3", "gpus": 1}, "gpus"),
+        ({"rates": [1.0]}, "rates"),
+        ({"rates": [1.0, -1.0], "rate": None}, "rate"),
+        ({"gpus": 2**20, "tp": 1, "requests": 2000}, "gpus"),
+        ({"wrong": 1}, "wrong"),
+        ({"backend": "tgi"}, "backend"),
+        ({"format": "bf17"}, "bf17"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_names_the_field(options, field):
     with pytest.raises(PerfModelError) as error:
         call(**options)

@@ -16,7 +16,7 @@ from perfmodel.serving.work import Work
 from perfmodel.simulation.compiled import njit
 from perfmodel.workload.expectation import Array
 
-SEQUENCES, CONTEXTS, PROMPTS, LOOK_BACKS = 40, 12, 36, 8
+SEQUENCES, CONTEXTS, PROMPTS, LOOK_BACKS = 40, 12, 48, 8
 """Points of the grid."""
 
 
