@@ -49,7 +49,9 @@ def plan(
     prices: Annotated[str | None, typer.Option(metavar="FILE", help="YAML of prices and power in place of the bundled one.")] = None,
     top: Annotated[int, typer.Option(help="Plans for each GPU and mode.")] = 3,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Also draw the Pareto fronts: .png, .svg or .pdf.")] = None,
-    flags: Annotated[str | None, typer.Option(metavar="ENGINE", help="Print the launch command of the best plan: vllm, sglang, trtllm.")] = None,
+    flags: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="Print the launch command of the best plan: vllm, sglang, trtllm.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Search, print, draw."""

@@ -14,7 +14,6 @@ from perfmodel.planning.advice import advise
 from perfmodel.planning.batches import front, mixes, single_batches, thin
 from perfmodel.planning.candidates import Table, build
 from perfmodel.planning.describe import describe
-from perfmodel.planning.formats import formats_for
 from perfmodel.planning.misses import nearest, no_memory, no_plan
 from perfmodel.planning.points import Points, Requests, apart, join, together
 from perfmodel.planning.prices import load_prices
@@ -146,9 +145,7 @@ def _effects(found: Services, broken: dict[str, Array], limits: dict[str, float]
     return tuple(sorted(effects, key=lambda effect: -effect.gain))
 
 
-def _missing(
-    table: Table, kinds: list[Kind], found: Services, kept: Array, limits: dict[str, float], gpu_of: Array
-) -> list[str]:
+def _missing(table: Table, kinds: list[Kind], found: Services, kept: Array, limits: dict[str, float], gpu_of: Array) -> list[str]:
     """A note for each GPU that the plans are without: no memory, or the nearest miss."""
     notes = []
     own = gpu_of[found.points.decode]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
