@@ -16,8 +16,10 @@ from perfmodel.serving.work import Work
 from perfmodel.units import MICROSECOND
 from perfmodel.workload.expectation import Array
 
-ROUNDS = 40
+ROUNDS = 24
 """Of the fixed point; it halves its error in each or better."""
+CROWD_TOKENS = 8192.0
+"""Of prompts that share a step where many wait: the engines' usual limit."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def aggregated(work: Work, rates: Rates, engine: Engine, load: Load, most: Array
     """Steady state where the same GPUs run prompts and decode; `most` sequences of an instance fit their memory at a time."""
     context = load.cached + load.prompt + load.output / 2
     prefill = prompt_time(work, rates, engine, load)
+    crowd = crowded_time(work, rates, engine, load)
     running = np.minimum(load.clients, most)
     ttft, tpot = prefill, np.zeros_like(prefill)
     for _ in range(ROUNDS):
@@ -77,7 +80,7 @@ def aggregated(work: Work, rates: Rates, engine: Engine, load: Load, most: Array
         new_tpot = alone / (1.0 - busy)
         tpot = np.where(tpot > 0, 0.5 * (tpot + new_tpot), new_tpot)
         queue = _queue(load, most, tpot)
-        first = engine.burst * 0.5 * load.clients * added
+        first = engine.burst * 0.5 * load.clients * crowd / work.dp
         ttft = engine.first_us * MICROSECOND + prefill + tpot / 2 + first + queue
         wanted = load.clients * load.output * tpot / (ttft + load.output * tpot)
         running = 0.5 * (running + np.clip(wanted, np.minimum(load.clients, 1.0), most))
@@ -88,6 +91,7 @@ def disaggregated(prefill: Side, decoding: Side, engine: Engine, load: Load) -> 
     """Steady state where some instances run prompts and hand their caches to others that decode; figures of all of them together."""
     context = load.cached + load.prompt + load.output / 2
     alone = prompt_time(prefill.work, prefill.rates, engine, load)
+    crowd = crowded_time(prefill.work, prefill.rates, engine, load)
     servers = prefill.instances * prefill.work.dp
     most = decoding.most * decoding.instances
     running, ttft = np.minimum(load.clients, most), alone
@@ -99,7 +103,7 @@ def disaggregated(prefill: Side, decoding: Side, engine: Engine, load: Load) -> 
         rate = np.maximum(load.clients - 1, 0.0) / (ttft + load.output * tpot)
         busy = np.minimum(rate * alone / servers, 0.98)
         waiting = np.minimum(engine.wait * busy / (1.0 - busy), load.clients) * alone / servers
-        first = engine.burst * 0.5 * load.clients * alone / servers
+        first = engine.burst * 0.5 * load.clients * crowd / servers
         before = (engine.first_us + engine.transfer_us) * MICROSECOND
         ttft = 0.5 * (ttft + before + alone + tpot + waiting + first + _queue(load, most, tpot))
         wanted = load.clients * load.output * tpot / (ttft + load.output * tpot)
@@ -116,3 +120,11 @@ def prompt_time(work: Work, rates: Rates, engine: Engine, load: Load) -> Array:
     """Seconds of a prompt that runs alone."""
     zero = np.zeros_like(load.prompt)
     return step_time(work, rates, engine, Batch(zero, zero, load.prompt, load.cached))
+
+
+def crowded_time(work: Work, rates: Rates, engine: Engine, load: Load) -> Array:
+    """Seconds of a prompt among as many waiting ones as share a step."""
+    zero = np.zeros_like(load.prompt)
+    together = np.clip(np.floor(CROWD_TOKENS / np.maximum(load.prompt, 1.0)), 1.0, np.maximum(load.clients / work.dp, 1.0))
+    result: Array = step_time(work, rates, engine, Batch(zero, zero, load.prompt * together, load.cached, together)) / together
+    return result

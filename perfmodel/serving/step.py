@@ -40,6 +40,8 @@ class Rates:
     """B/s beyond it; that of the link where the GPU's file names none."""
     domain: Array
     """GPUs that the link joins."""
+    dequantised: Array
+    """1 where kernels convert the experts' weights."""
     blackwell: Array
     """1 where the GPU is of that generation."""
 
@@ -52,7 +54,8 @@ def rates_of(gpu: GpuSpec, form: str, dense: str | None = None) -> Rates:
     near = gpu.nvlink_bandwidth or gpu.pcie_bandwidth or wires.near.bandwidth
     values = (
         gpu.dram_bandwidth, gpu.peak_flops(other), gpu.peak_flops(expert), gpu.peak_flops(sixteen), float(other == "fp4"),
-        float(expert == "fp4"), near, gpu.network_bandwidth or near, float(wires.domain), float(gpu.architecture.startswith("blackwell")),
+        float(expert == "fp4"), near, gpu.network_bandwidth or near, float(wires.domain),
+        float(get_format(form).execution(gpu.architecture) == "dequantised"), float(gpu.architecture.startswith("blackwell")),
     )  # fmt: skip
     return Rates(*(np.array([value]) for value in values))
 
@@ -65,12 +68,14 @@ def stack_rates(rates: Iterable[Rates]) -> Rates:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step does on each attention rank: `sequences` decode one token each at `context`; `prompt` new tokens follow `past` ones."""
+    """What a step does on each attention rank: `sequences` decode one token each at `context`; `prompt` new tokens of `prompts` prompts
+    follow `past` ones of each."""
 
     sequences: Array
     context: Array
     prompt: Array
     past: Array
+    prompts: Array | float = 1.0
 
     @property
     def tokens(self) -> Array:
@@ -88,8 +93,9 @@ def step_ops(work: Work, rates: Rates, engine: Engine, batch: Batch) -> dict[str
     """Seconds of each of OPS on the way of a token through all stages of the pipeline; they follow each other."""
     tokens = batch.tokens
     share = np.where(rates.dense_fp4 > 0, engine.tensor_fp4, engine.tensor) * np.where(rates.blackwell > 0, engine.blackwell_tensor, 1.0)
-    dense = _op(work.dense_bytes, 2.0 * work.dense_weights * tokens, rates.bandwidth * engine.bandwidth, rates.dense_peak * share)
-    outputs = batch.sequences + (batch.prompt > 0)
+    streaming = rates.bandwidth * engine.bandwidth * np.where(rates.dense_fp4 > 0, engine.fp4, 1.0)
+    dense = _op(work.dense_bytes, 2.0 * work.dense_weights * tokens, streaming, rates.dense_peak * share)
+    outputs = batch.sequences + (batch.prompt > 0) * batch.prompts
     head = _op(work.head_bytes, 2.0 * work.head_weights * outputs, rates.bandwidth * engine.bandwidth, rates.attention_peak * engine.tensor)
     passes = tokens * work.layers * work.hidden * engine.pass_bytes / rates.bandwidth
     return {
@@ -108,7 +114,8 @@ def step_time(work: Work, rates: Rates, engine: Engine, batch: Batch) -> Array:
     ops = step_ops(work, rates, engine, batch)
     total: Array = np.sum(list(ops.values()), axis=0)
     launched = work.layers * engine.prompt_layer_us * MICROSECOND + engine.step_us * MICROSECOND
-    return np.where(batch.prompt > 0, _norm(total, launched), total)
+    time: Array = np.where(batch.prompt > 0, _norm(total, launched), total)
+    return time
 
 
 def _op(bytes_: Array, flops: Array, bandwidth: Array, peak: Array) -> Array:
@@ -126,27 +133,32 @@ def _attention(work: Work, rates: Rates, engine: Engine, batch: Batch) -> Array:
     bandwidth = rates.bandwidth * engine.cache_bandwidth
     streamed = batch.sequences * ((work.read * seen).sum(axis=0) + 2.0 * work.state_bytes)
     decoded = batch.sequences * (work.decode_flops * seen).sum(axis=0)
-    before = np.minimum(batch.past + batch.prompt / 2, work.window)
+    before = np.minimum(batch.past + batch.prompt / batch.prompts / 2, work.window)
     prompted = batch.prompt * ((work.prefill_flops * before).sum(axis=0) + work.state_flops)
     peak = rates.attention_peak * engine.attention
-    return _op(streamed, decoded, bandwidth, peak) + prompted / peak
+    result: Array = _op(streamed, decoded, bandwidth, peak) + prompted / peak
+    return result
 
 
 def _experts(work: Work, rates: Rates, engine: Engine, tokens: Array) -> Array:
-    """Experts that at least one of the tokens of all attention ranks chose, E/ep (1 - (1 - k/E)^T), and the products with them."""
+    """Experts that at least one of the tokens of all attention ranks chose, E/ep (1 - (1 - k/E)^T), and the products with them.
+
+    The busiest of ep ranks has sqrt(2 ln ep / pairs) more than the mean, as the largest of as many random counts.
+    """
     everybody = tokens * work.dp
     local = work.experts / work.ep
+    pairs = everybody * work.topk / work.ep
     active = local * -np.expm1(everybody * np.log1p(-np.minimum(work.topk / work.experts, 1 - 1e-9)))
-    pairs = everybody * work.topk / work.ep + active * engine.tile
-    share = (
-        np.where(rates.expert_fp4 > 0, engine.tensor_fp4 / engine.tensor, 1.0)
-        * engine.expert_tensor
-        * np.where(rates.blackwell > 0, engine.blackwell_tensor, 1.0)
+    excess = 1.0 + engine.imbalance * np.minimum(np.sqrt(2.0 * np.log(work.ep) / np.maximum(pairs, 1e-9)), 1.0)
+    active, rows = np.minimum(active * excess, local), pairs * excess
+    rows = rows + active * engine.tile
+    share = np.where(rates.expert_fp4 > 0, engine.tensor_fp4 / engine.tensor, 1.0) * np.where(
+        rates.blackwell > 0, engine.blackwell_tensor, 1.0
     )
-    one = _op(
-        active * work.expert_bytes, 2.0 * pairs * work.expert_weights, rates.bandwidth * engine.expert_bandwidth, rates.expert_peak * share
-    )
-    result: Array = work.moe_layers * one
+    left = np.where(rates.dequantised > 0, engine.dequantised, 1.0)
+    streamed = left * np.where(rates.expert_fp4 > 0, engine.fp4, 1.0)
+    bandwidth, peak = rates.bandwidth * engine.expert_bandwidth * streamed, rates.expert_peak * engine.expert_tensor * share * left
+    result: Array = work.moe_layers * _op(active * work.expert_bytes, 2.0 * rows * work.expert_weights, bandwidth, peak)
     return result
 
 
@@ -168,13 +180,18 @@ def _exchange(bytes_: Array, ranks: Array, rates: Rates, engine: Engine, latency
     """Seconds of one collective of `ranks`: its latency, and bytes over the slower wire that it uses; 0 for one rank alone."""
     beyond = ranks > rates.domain
     link = np.where(beyond, rates.network, rates.link) * engine.link
-    return np.where(ranks > 1, np.where(beyond, 2.0, 1.0) * latency_us * MICROSECOND + bytes_ / link, 0.0)
+    return np.where(ranks > 1, np.where(beyond, 2.0, 1.0) * (latency_us + engine.hop_us * (ranks - 2)) * MICROSECOND + bytes_ / link, 0.0)
 
 
 def _overhead(work: Work, rates: Rates, engine: Engine, batch: Batch) -> Array:
     """Launches and gaps by layer, and what the scheduler does for a step and its sequences."""
     layers = work.layers * engine.layer_us + work.moe_layers * engine.moe_layer_us
-    layers = layers + work.latent_layers * engine.latent_layer_us + work.state_layers * engine.state_layer_us
+    layers = (
+        layers
+        + work.latent_layers * engine.latent_layer_us
+        + work.scan_layers * engine.scan_layer_us
+        + work.state_layers * engine.state_layer_us
+    )
     layers = layers * np.where(rates.blackwell > 0, engine.blackwell_overhead, 1.0)
     result: Array = (layers + engine.step_us + batch.sequences * work.dp * engine.sequence_us) * MICROSECOND
     return result

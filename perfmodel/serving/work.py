@@ -49,6 +49,8 @@ class Work:
     layers: Array
     moe_layers: Array
     latent_layers: Array
+    scan_layers: Array
+    """Layers that choose the tokens that they see."""
     state_layers: Array
     """Layers with a recurrent mixer."""
     hidden: Array
@@ -111,8 +113,10 @@ def work_of(model: ModelSpec, parallel: Parallel, form: str, *, dense: str | Non
     columns = _joined(spans)
     return Work(
         layers=_float(model.layers), moe_layers=_float(model.moe_layers),
-        latent_layers=_float(sum(a.layers for a in model.attention if isinstance(a, LatentAttention | CompressedAttention))),
-        state_layers=_float(sum(a.layers for a in model.attention if isinstance(a, GatedDeltaNet | KimiDeltaAttention | Mamba2))), hidden=_float(model.hidden),
+        latent_layers=_layers(model, LatentAttention | CompressedAttention),
+        scan_layers=_float(sum(b.layers for b in model.attention if getattr(b, "indexer", None) is not None)),
+        state_layers=_layers(model, GatedDeltaNet | KimiDeltaAttention | Mamba2),
+        hidden=_float(model.hidden),
         dense_weights=_float(weights), dense_bytes=_float(weights * others.weights.bits / 8),
         head_weights=_float(head), head_bytes=_float(head * 2),
         experts=_float(moe.experts if moe else 1), topk=_float(moe.topk if moe else 1),
@@ -128,6 +132,10 @@ def stack(works: Iterable[Work]) -> Work:
     """One Work with a vector over deployments in each field."""
     works = list(works)
     return Work(**{f.name: np.concatenate([getattr(work, f.name) for work in works], axis=-1) for f in fields(Work)})
+
+
+def _layers(model: ModelSpec, kinds: Any) -> Array:
+    return _float(sum(block.layers for block in model.attention if isinstance(block, kinds)))
 
 
 def _float(value: float) -> Array:
@@ -214,10 +222,11 @@ def _joined(spans: Sequence[Span]) -> dict[str, Array]:
     found: dict[tuple[float, float], list[Span]] = {}
     for span in spans:
         found.setdefault((span.window, span.kept), []).append(span)
-    rows = [
-        Span(*(sum(getattr(one, name) for one in same) for name in ("read", "decode_flops", "prefill_flops")), window,
-             sum(one.stored for one in same), kept)
-        for (window, kept), same in found.items()
-    ]  # fmt: skip
+    rows = []
+    for (window, kept), same in found.items():
+        read, decode, prefill, stored = (
+            sum(getattr(one, name) for one in same) for name in ("read", "decode_flops", "prefill_flops", "stored")
+        )
+        rows.append(Span(read, decode, prefill, window, stored, kept))
     rows += [Span(0.0, 0.0, 0.0)] * (SPANS - len(rows))
     return {name: np.array([[getattr(span, name)] for span in rows]) for name in SPAN_FIELDS}

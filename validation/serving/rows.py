@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from perfmodel.errors import PerfModelError
+from perfmodel.hardware import load_gpu
 from perfmodel.serving.parallel import Parallel
 from perfmodel.validated import Strict, load_model
 from perfmodel.validation.silicon.parts import data_folder
@@ -25,6 +24,8 @@ class Names(Strict):
 
     models: dict[str, str]
     gpus: dict[str, str]
+    flags: dict[str, str]
+    """Flag -> why such rows are not scored."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Service:
     tpot: float
     origin: str
     """Which of the collections the row is from: dump, dated, gap."""
-    flag: str = ""
+    measured: str
+    """Date, or "" where it is not said."""
 
     @property
     def configuration(self) -> tuple[Any, ...]:
@@ -61,6 +63,15 @@ class Service:
         return (
             self.model, self.gpu, self.backend, self.precision, self.mode, self.decode, self.decoders, self.prefill, self.prefillers,
         )  # fmt: skip
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What offsets know a service by."""
+        architecture = load_gpu(self.gpu).architecture
+        return {
+            "backend": self.backend, "architecture": architecture, "precision": self.precision, "model": self.model, "gpu": self.gpu,
+            "mode": self.mode,
+        }  # fmt: skip
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -107,6 +118,7 @@ def _service(row: dict[str, Any], line: int) -> Service:
         decode=_parallel(row, "decode_" if decoding else ""), decoders=row["decode_num_workers"],
         prefill=_parallel(row, "prefill_") if decoding else None, prefillers=row["prefill_num_workers"],
         ttft=row["silicon_ttft_ms"] / 1e3, tpot=row["silicon_tpot_ms"] / 1e3,
+        measured=source.get("measured", "")[:10],
         origin="dump" if not file else "dated" if re.match(r"\d{4}-", file) else "gap",
     )  # fmt: skip
 
