@@ -43,7 +43,10 @@ def plan(
     format: Annotated[
         list[str] | None, typer.Option("--format", help="auto, or a format of the weights. Repeatable: all are searched.")
     ] = None,
-    kv_format: Annotated[str, typer.Option(help="Format of the keys and values in the cache.")] = "bf16",
+    kv_format: Annotated[
+        str | None, typer.Option(help="Format of keys and values; default: fp8 beside FP8 and FP4 units, else bf16.")
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="trtllm, sglang or vllm; default: what they have in common.")] = None,
     mode: Annotated[str, typer.Option(help="auto, aggregated or disaggregated.")] = "auto",
     set_: SetOption = None,
     prices: Annotated[str | None, typer.Option(metavar="FILE", help="YAML of prices and power in place of the bundled one.")] = None,
@@ -61,7 +64,7 @@ def plan(
     result = search(
         model, gpu, gpus=gpus, isl=isl, osl=osl, prefix_cache=prefix_cache, ttft_ms=ttft_ms, tpot_ms=tpot_ms, latency_ms=latency_ms,
         rate=rate, concurrency=concurrency, power_kW=power_kw, budget=budget, format=tuple(format or ("auto",)), kv_format=kv_format,
-        mode=mode, changes=tuple(set_ or ()), prices=prices, top=top,
+        backend=backend, mode=mode, changes=tuple(set_ or ()), prices=prices, top=top,
     )  # fmt: skip
     _print(result, model, flags, json)
     if plot is not None:

@@ -10,6 +10,7 @@ from perfmodel.planning.candidates import Table
 from perfmodel.planning.points import Points, apart, together
 from perfmodel.planning.results import Help
 from perfmodel.planning.services import WORDS, Setting
+from perfmodel.planning.types import Flags
 from perfmodel.serving.engine import NAMES, Engine
 from perfmodel.serving.memory import most_sequences
 from perfmodel.workload.expectation import Array
@@ -32,8 +33,8 @@ class Trial:
     tpot_ms: Array
     latency_ms: Array
     per_gpu: Array
-    steady: Array
-    fits: Array
+    steady: Flags
+    fits: Flags
 
     def best(self, limits: dict[str, float]) -> Array:
         """Most tokens a second and GPU within the limits, for each plan; 0 where no load keeps them."""

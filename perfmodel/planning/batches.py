@@ -8,6 +8,7 @@ import numpy as np
 
 from perfmodel.planning.candidates import Table
 from perfmodel.planning.points import Requests
+from perfmodel.planning.types import Rows
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.steady import prompt_time
 from perfmodel.serving.step import decode, step_time
@@ -31,7 +32,7 @@ def grid() -> Array:
     return np.unique(np.concatenate([powers, 1.5 * powers[1:-1]]))
 
 
-def single_batches(table: Table, fits: Array, concurrency: int | None, most_gpus: Array) -> tuple[Array, Array, Array]:
+def single_batches(table: Table, fits: Rows, concurrency: int | None, most_gpus: Array) -> tuple[Rows, Array, Array]:
     """(rows, batch, copies) of the aggregated instances to look at: all batches that fit, or those that share the concurrency out."""
     if concurrency is None:
         each = grid()[None, :] * (table.work.dp * table.work.pp)[fits, None]
@@ -48,14 +49,14 @@ def single_batches(table: Table, fits: Array, concurrency: int | None, most_gpus
 class Mixes:
     """Disaggregated services to look at: rows of the table, instances of each, clients in all."""
 
-    prefill: Array
+    prefill: Rows
     prefillers: Array
-    decoding: Array
+    decoding: Rows
     decoders: Array
     clients: Array
 
 
-def mixes(table: Table, fits: Array, requests: Requests, engine: Engine, concurrency: int | None, most_gpus: float) -> Mixes:
+def mixes(table: Table, fits: Rows, requests: Requests, engine: Engine, concurrency: int | None, most_gpus: float) -> Mixes:
     """Pairs of the best prefill and decode instances of one GPU and format, with as many of each as their rates ask for."""
     first, alone = _prefills(table, fits, requests, engine)
     second, batch, tpot = _decoders(table, fits, requests, engine, concurrency, most_gpus - table.gpus[first].min())
@@ -72,7 +73,7 @@ def mixes(table: Table, fits: Array, requests: Requests, engine: Engine, concurr
     return Mixes(first[p], x, second[d], y, np.maximum(clients, y))
 
 
-def _prefills(table: Table, fits: Array, requests: Requests, engine: Engine) -> tuple[Array, Array]:
+def _prefills(table: Table, fits: Rows, requests: Requests, engine: Engine) -> tuple[Rows, Array]:
     """Rows that run a prompt fastest or most prompts a GPU, and the seconds of a prompt."""
     sub = table.take(fits)
     alone = prompt_time(sub.work, sub.rates, engine, requests.load(np.ones(len(fits))))
@@ -82,8 +83,8 @@ def _prefills(table: Table, fits: Array, requests: Requests, engine: Engine) -> 
 
 
 def _decoders(
-    table: Table, fits: Array, requests: Requests, engine: Engine, concurrency: int | None, most_gpus: float
-) -> tuple[Array, Array, Array]:
+    table: Table, fits: Rows, requests: Requests, engine: Engine, concurrency: int | None, most_gpus: float
+) -> tuple[Rows, Array, Array]:
     """(rows, batch, seconds a token) of the decode instances that are fastest for a user or in all."""
     rows, batch, _ = single_batches(table, fits, concurrency, np.full(len(table.gpus), most_gpus))
     small = table.gpus[rows] <= most_gpus
@@ -95,7 +96,7 @@ def _decoders(
     return rows[best], batch[best], tpot[best]
 
 
-def _instances(makes: Array, takes: Array, y: Array, g_prefill: Array, g_decode: Array, most: float) -> tuple[Array, Array, Array]:
+def _instances(makes: Array, takes: Array, y: Array, g_prefill: Array, g_decode: Array, most: float) -> tuple[Rows, Array, Array]:
     """(pair, prefillers, decoders): for each pair the KEPT_MIXES mixes within `most` GPUs that waste least of what they could do.
 
     makes: requests a second of one prefill instance; takes: of one that decodes; y: numbers of the latter to try, [pairs or 1, tries].
@@ -112,16 +113,17 @@ def _instances(makes: Array, takes: Array, y: Array, g_prefill: Array, g_decode:
     return pair, x[pair, at], y[pair, at]
 
 
-def front(a: Array, b: Array) -> Array:
+def front(a: Array, b: Array) -> Rows:
     """Rows that no other beats in both `a` and `b` (more is better), the largest `a` first; of equals the first."""
     order = np.lexsort((np.arange(len(a)), -b, -a))
     best = np.concatenate([[-np.inf], np.maximum.accumulate(b[order])[:-1]])
-    kept: Array = order[b[order] > best]
+    kept: Rows = order[b[order] > best]
     return kept
 
 
-def thin(rows: Array, most: int) -> Array:
+def thin(rows: Rows, most: int) -> Rows:
     """At most `most` of `rows`, evenly spread, both ends included."""
     if len(rows) <= most:
         return rows
-    return rows[np.unique(np.round(np.linspace(0, len(rows) - 1, most)).astype(int))]
+    kept: Rows = rows[np.unique(np.round(np.linspace(0, len(rows) - 1, most)).astype(int))]
+    return kept

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
-from perfmodel.files import load_yaml
 from perfmodel.planning.candidates import Table
 from perfmodel.planning.points import lanes
 from perfmodel.planning.results import Interval, Memory, Plan, Side
 from perfmodel.planning.services import Services, Setting
-from perfmodel.serving import engine as engine_file
+from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.memory import USABLE, memory_bytes
 from perfmodel.serving.step import decode, step_ops
 from perfmodel.units import GB
@@ -21,13 +18,12 @@ ESTIMATED = {"ttft": (0.6, 1.6), "tpot": (0.8, 1.25)}
 """80 % intervals over the figure, where none were fitted."""
 
 
-@cache
 def factors() -> tuple[dict[str, tuple[float, float]], str]:
-    """(low and high factor of TTFT and TPOT, where they come from): the key `interval` of engines.yaml, if it is there."""
-    fitted = load_yaml(engine_file.FILE).get("interval")
-    if not isinstance(fitted, dict) or not set(ESTIMATED) <= set(fitted):
+    """(low and high factor of TTFT and TPOT, where they come from: `fitted` to measured services or `estimated`)."""
+    fitted = load_calibration().interval
+    if not set(ESTIMATED) <= set(fitted):
         return ESTIMATED, "estimated"
-    return {name: (float(fitted[name][0]), float(fitted[name][1])) for name in ESTIMATED}, "fitted"
+    return {name: fitted[name] for name in ESTIMATED}, "fitted"
 
 
 def describe(table: Table, found: Services, setting: Setting) -> list[Plan]:
@@ -61,7 +57,7 @@ def _plan(table: Table, found: Services, setting: Setting, at: int, memory: dict
     ttft, tpot, tpot_s = float(found.ttft_ms[at]), float(found.tpot_ms[at]), float(points.tpot[at])
     return Plan(
         gpu=deployment.gpu.id, mode="disaggregated" if apart else "aggregated",
-        format=deployment.format, dense_format=deployment.dense, kv_format=request.kv_format,
+        format=deployment.formats.experts, dense_format=deployment.formats.dense, kv_format=deployment.formats.cache,
         tp=p.tp, pp=p.pp, ep=p.ep, dp=p.dp,
         batch=int(np.ceil(points.batch[at])), concurrency=round(float(points.clients[at]) * copies),
         instances=copies if apart else copies * int(points.decoders[at]), gpus=int(found.gpus[at]),

@@ -1,13 +1,12 @@
-"""Which formats a search tries on a GPU, and how the layers beside the experts are stored."""
+"""Which formats a search tries on a GPU, and how the layers beside the experts and the caches are stored."""
 
 from __future__ import annotations
 
 from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
 from perfmodel.scenario import default_format
+from perfmodel.serving.formats import Formats, formats_of
 from perfmodel.workload.model import ModelSpec
-
-SIXTEEN = ("bf16", "fp16")
 
 
 def runs(form: str, gpu: GpuSpec) -> bool:
@@ -21,14 +20,7 @@ def formats_for(asked: tuple[str, ...], model: ModelSpec, gpu: GpuSpec) -> list[
     return [form for form in dict.fromkeys(named) if runs(form, gpu)]
 
 
-def dense_format(form: str, model: ModelSpec, gpu: GpuSpec) -> str:
-    """Format of attention and dense layers where the experts are in `form`.
-
-    Checkpoints with experts of four bits keep the other layers as they were trained: in the format of the published weights, or in 16 bits
-    where those have four bits themselves.
-    """
-    if model.moe is None or get_format(form).weights.value_bits > 4:
-        return form
-    stored = model.format or "bf16"
-    wanted = "bf16" if get_format(stored).weights.value_bits <= 4 else stored
-    return next((name for name in (wanted, *SIXTEEN) if runs(name, gpu)), form)
+def all_formats(form: str, model: ModelSpec, gpu: GpuSpec, cache: str | None) -> Formats:
+    """Formats of experts, other layers and caches; fp16 where the GPU knows no bf16."""
+    found = formats_of(model, form, cache)
+    return found if runs(found.dense, gpu) else found._replace(dense="fp16")

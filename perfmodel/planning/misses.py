@@ -10,7 +10,6 @@ from perfmodel.planning.services import UNITS, WORDS, Services, over
 from perfmodel.planning.sizes import Kind
 from perfmodel.serving.memory import USABLE, WORKSPACE
 from perfmodel.units import GB
-from perfmodel.workload.expectation import Array
 from perfmodel.workload.model import ModelSpec
 
 
@@ -60,7 +59,8 @@ def place(table: Table, found: Services, at: int) -> str:
     points = found.points
     words = ways(table.deployments[int(points.decode[at])])
     if points.prefill[at] >= 0:
-        words = f"{int(points.decoders[at])} x ({words}) behind {int(points.prefillers[at])} x ({ways(table.deployments[int(points.prefill[at])])})"
+        first = ways(table.deployments[int(points.prefill[at])])
+        words = f"{int(points.decoders[at])} x ({words}) behind {int(points.prefillers[at])} x ({first})"
     return f"{words} on {int(found.gpus[at])} {table.deployments[int(points.decode[at])].gpu.id}, batch {np.ceil(points.batch[at]):.0f}"
 
 
@@ -69,8 +69,3 @@ def ways(deployment: Deployment) -> str:
     p = deployment.parallel
     parts = [("tp", p.tp), ("pp", p.pp), ("dp", p.dp), ("ep", p.ep)]
     return " ".join(f"{name} {count}" for name, count in parts if name == "tp" or count > 1)
-
-
-def least(values: Array) -> float:
-    """The smallest that is a number."""
-    return float(np.nanmin(values))

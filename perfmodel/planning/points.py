@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.planning.candidates import Table
+from perfmodel.planning.types import Flags, Rows
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.steady import Load, Side, aggregated, disaggregated
 from perfmodel.serving.step import decode, step_time
@@ -39,11 +40,11 @@ class Requests:
 
 @dataclass(frozen=True)
 class Points:
-    """Seconds, requests, GPUs; of all instances together that serve as one (several copies of an aggregated one only under a concurrency)."""
+    """Seconds, requests, GPUs; of all instances that serve as one: several aggregated ones only under a concurrency."""
 
-    decode: Array
+    decode: Rows
     """Row of the table of the instances that decode."""
-    prefill: Array
+    prefill: Rows
     """Of those that run prompts; -1 where the same do."""
     batch: Array
     """Requests at a time of one instance that decodes."""
@@ -53,7 +54,7 @@ class Points:
     ttft: Array
     tpot: Array
     gpus: Array
-    steady: Array
+    steady: Flags
     """Whether prompts leave the instances time to answer; elsewhere a queue grows for ever."""
     output: float
 
@@ -73,9 +74,10 @@ class Points:
         return self.requests_per_s * self.output / self.gpus
 
     @property
-    def disaggregated(self) -> Array:
+    def disaggregated(self) -> Flags:
         """Whether prompts have instances of their own."""
-        return self.prefill >= 0
+        found: Flags = self.prefill >= 0
+        return found
 
     def take(self, rows: Any) -> Points:
         """The points `rows`."""
@@ -94,11 +96,11 @@ def join(parts: list[Points]) -> Points:
 
 
 def lanes(pp: Array, batch: Array) -> Array:
-    """Micro-batches that follow each other through the stages of a pipeline: each sees the time of all stages, and they share the requests."""
+    """Micro-batches that follow each other through a pipeline: each takes the time of all stages, and they share the requests."""
     return np.minimum(pp, np.maximum(batch, 1.0))
 
 
-def together(table: Table, rows: Array, batch: Array, copies: Array, requests: Requests, engine: Engine) -> Points:
+def together(table: Table, rows: Rows, batch: Array, copies: Array, requests: Requests, engine: Engine) -> Points:
     """Aggregated instances: `copies` of the deployment `rows` with `batch` requests at a time each."""
     sub = table.take(rows)
     split = lanes(sub.work.pp, batch)
@@ -107,15 +109,15 @@ def together(table: Table, rows: Array, batch: Array, copies: Array, requests: R
     running = np.maximum(steady.running / sub.work.dp, np.minimum(steady.running, 1.0))
     alone = step_time(sub.work, sub.rates, engine, decode(running, np.full_like(running, requests.context)))
     calm = (1.0 - alone / steady.tpot) < SATURATED
-    none = np.full_like(batch, -1.0).astype(int)
+    none, (ttft, tpot) = np.full(len(batch), -1), sub.factors[:, :2].T
     return Points(
-        np.asarray(rows), none, batch, copies, np.zeros_like(batch), batch * copies, steady.ttft, steady.tpot, sub.gpus * copies,
+        rows, none, batch, copies, np.zeros_like(batch), batch * copies, ttft * steady.ttft, tpot * steady.tpot, sub.gpus * copies,
         calm, requests.output,
     )  # fmt: skip
 
 
 def apart(
-    table: Table, prefill: Array, prefillers: Array, decoding: Array, decoders: Array, clients: Array, requests: Requests, engine: Engine
+    table: Table, prefill: Rows, prefillers: Array, decoding: Rows, decoders: Array, clients: Array, requests: Requests, engine: Engine
 ) -> Points:
     """Disaggregated instances: `prefillers` of the deployment `prefill` beside `decoders` of `decoding`, for `clients` in all."""
     first, second = table.take(prefill), table.take(decoding)
@@ -127,9 +129,9 @@ def apart(
     )
     steady = disaggregated(*sides, engine, requests.load(clients))
     batch = np.ceil(np.maximum(steady.running / decoders, 1.0))
-    gpus = prefillers * first.gpus + decoders * second.gpus
+    gpus, (ttft, tpot) = prefillers * first.gpus + decoders * second.gpus, second.factors[:, 2:].T
     busy = clients / (steady.ttft + requests.output * steady.tpot) * steady.prefill / (prefillers * first.work.pp * first.work.dp)
     return Points(
-        np.asarray(decoding), np.asarray(prefill), batch, decoders, prefillers, clients, steady.ttft, steady.tpot, gpus,
-        busy < PREFILL_FULL, requests.output,
+        decoding, prefill, batch, decoders, prefillers, clients, ttft * steady.ttft, tpot * steady.tpot, gpus, busy < PREFILL_FULL,
+        requests.output,
     )  # fmt: skip

@@ -16,7 +16,7 @@ Share = Annotated[Quantity, Between(0, 2)]
 
 
 class PowerModel(Strict):
-    """How a GPU's power follows from what it does, as shares of its TDP: idle + memory x busy memory + tensor x busy tensor units, at most 1."""
+    """A GPU's power as a share of its TDP: idle + memory x busy memory + tensor x busy tensor units, at most 1."""
 
     idle: Share
     memory: Share

@@ -47,8 +47,10 @@ class PlanRequest(Strict):
     """Most cost of an hour, in the currency of the prices."""
     format: tuple[str, ...] = Field(default=("auto",), min_length=1, strict=False)
     """Formats of the weights to try; auto: the fastest that the GPU runs and the model's weights allow."""
-    kv_format: str = "bf16"
-    """Format of the keys and values in the cache."""
+    kv_format: str | None = None
+    """Format of the keys and values in the cache; default: fp8 beside FP8 and FP4 units, else bf16."""
+    backend: Literal["trtllm", "sglang", "vllm"] | None = None
+    """Engine that serves; default: what all of them have in common."""
     mode: Mode = "auto"
     """aggregated: the same GPUs run prompts and decode; disaggregated: prompts on instances of their own; auto: both are searched."""
     changes: tuple[str, ...] = Field(default=(), strict=False)

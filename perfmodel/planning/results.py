@@ -123,6 +123,8 @@ class PlanResult(Strict):
 
     schema_: Literal["perfmodel.plan/1"] = Field(default="perfmodel.plan/1", alias="schema")
     model: str
+    weights: str
+    """Their Hugging Face repository, or the model's id where that is not known."""
     isl: int
     osl: int
     currency: str
@@ -131,7 +133,7 @@ class PlanResult(Strict):
     plans: tuple[Plan, ...]
     """Best first; the best few of each GPU and mode."""
     pareto: tuple[Plan, ...]
-    """For each GPU, what nothing else of that GPU beats both in tokens a second and GPU and in tokens a second and user; limits not applied."""
+    """Of each GPU, what nothing else of it beats both in tokens a second and GPU and for a user; limits not applied."""
     limits: tuple[LimitEffect, ...]
     """Limits that cost something, the dearest first."""
     notes: tuple[str, ...]

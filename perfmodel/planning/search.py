@@ -8,21 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
 from perfmodel.planning.advice import advise
 from perfmodel.planning.batches import front, mixes, single_batches, thin
-from perfmodel.planning.candidates import Table, build
+from perfmodel.planning.candidates import Table, build, factors_of
 from perfmodel.planning.describe import describe
+from perfmodel.planning.flags import repository
+from perfmodel.planning.formats import all_formats
 from perfmodel.planning.misses import nearest, no_memory, no_plan
 from perfmodel.planning.points import Points, Requests, apart, join, together
 from perfmodel.planning.prices import load_prices
 from perfmodel.planning.request import PlanRequest
 from perfmodel.planning.results import LimitEffect, PlanResult
 from perfmodel.planning.services import Services, Setting, over, services
-from perfmodel.planning.sizes import Kind, kinds_of
+from perfmodel.planning.sizes import Kind, check_whole, kinds_of
 from perfmodel.scenario import as_gpu
-from perfmodel.serving.engine import load_engine
+from perfmodel.serving.engine import load_calibration
 from perfmodel.validated import validate
 from perfmodel.workload import load_model
 from perfmodel.workload.expectation import Array
@@ -46,12 +47,17 @@ def plan(model: str | Path | ModelSpec, gpu: str | Path | GpuSpec | Sequence[str
 def search(request: PlanRequest) -> PlanResult:
     """The answer to a request. Raises PerfModelError as `plan` does."""
     model = request.model if isinstance(request.model, ModelSpec) else load_model(request.model)
+    check_whole(model)
     gpus = [as_gpu(gpu, request.changes) for gpu in request.gpu]
     cached = request.prefix_cache * request.isl
-    setting = Setting(request, Requests(request.isl - cached, cached, float(request.osl)), load_engine(), load_prices(request.prices))
-    get_format(request.kv_format)
+    calibration = load_calibration()
+    engine, prices = calibration.engine_of(request.backend), load_prices(request.prices)
+    setting = Setting(request, Requests(request.isl - cached, cached, float(request.osl)), engine, prices)
     kinds, notes = kinds_of(model, gpus, request)
-    table = build(model, [(k.gpu, k.format, k.instance) for k in kinds], request.kv_format, float(request.isl + request.osl))
+    forms = [all_formats(k.format, model, k.gpu, request.kv_format) for k in kinds]
+    factors = [factors_of(calibration, model, k.gpu, k.format, request.backend) for k in kinds]
+    parts = [(k.gpu, form, k.instance) for k, form in zip(kinds, forms, strict=True)]
+    table = build(model, parts, float(request.isl + request.osl), factors)
     if not (table.most >= 1).any():
         raise no_memory(model, kinds, table)
     found = services(table, _points(table, kinds, setting), setting)
@@ -92,7 +98,7 @@ def _answer(model: ModelSpec, table: Table, kinds: list[Kind], found: Services, 
     fronts = _fronts(found_able, gpu_of)
     notes += _missing(table, kinds, found_able, kept, limits, gpu_of)
     return PlanResult(
-        model=model.id, isl=request.isl, osl=request.osl, currency=setting.prices.currency, searched=len(found), plans=plans,
+        model=model.id, weights=repository(model), isl=request.isl, osl=request.osl, currency=setting.prices.currency, searched=len(found), plans=plans,
         pareto=tuple(describe(table, found_able.take(fronts), setting)),
         limits=_effects(found_able, broken, limits), notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip

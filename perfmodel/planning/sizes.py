@@ -10,7 +10,7 @@ from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.collective import fabric
-from perfmodel.planning.formats import dense_format, formats_for
+from perfmodel.planning.formats import all_formats, formats_for
 from perfmodel.planning.request import MOST_GPUS, PlanRequest
 from perfmodel.serving.memory import USABLE, WORKSPACE
 from perfmodel.serving.parallel import Parallel
@@ -59,7 +59,8 @@ def kinds_of(model: ModelSpec, gpus: list[GpuSpec], request: PlanRequest) -> tup
 
 
 def _kind(model: ModelSpec, gpu: GpuSpec, form: str, request: PlanRequest) -> Kind:
-    work = work_of(model, Parallel(), form, dense=dense_format(form, model, gpu), cache=request.kv_format)
+    forms = all_formats(form, model, gpu, request.kv_format)
+    work = work_of(model, Parallel(), form, dense=forms.dense, cache=forms.cache)
     weights = float(work.weight_bytes[0])
     if request.gpus is not None:
         return Kind(gpu, form, request.gpus, request.gpus, request.gpus, weights)
@@ -70,7 +71,7 @@ def _kind(model: ModelSpec, gpu: GpuSpec, form: str, request: PlanRequest) -> Ki
     return Kind(gpu, form, instance, 4 * instance if open_ended else instance, np.inf if open_ended else instance, weights)
 
 
-def check_layers(model: ModelSpec) -> None:
+def check_whole(model: ModelSpec) -> None:
     """Raises PerfModelError for what is no whole model."""
     if not model.attention or model.vocab is None:
         raise PerfModelError("is no whole model", field="MODEL", value=model.id, mend="Give a bundled id or a config.json.")
