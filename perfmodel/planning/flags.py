@@ -34,16 +34,14 @@ def launch(result: PlanResult, engine: str, plan: Plan | None = None) -> str:
     head = f"# {result.weights} on {plan.gpus} x {plan.gpu}, {plan.format}: the weights have to be stored so"
     if plan.prefill is None or plan.decode is None:
         one = Side(tp=plan.tp, pp=plan.pp, ep=plan.ep, dp=plan.dp, instances=plan.instances, gpus=plan.gpus)
-        return "\n".join([head, _count(one, "run all"), write(result.weights, plan, one, "both", length)])
+        return "\n".join([head, _count(one, "for prompts and answers"), write(result.weights, plan, one, "both", length)])
     first, second = write(result.weights, plan, plan.prefill, "prefill", length), write(result.weights, plan, plan.decode, "decode", length)
-    router = (
-        f"# A router in front ({ROUTERS[engine]}) sends each prompt to an instance of the first kind and its cache to one of the second."
-    )
-    return "\n".join([head, _count(plan.prefill, "run prompts"), first, _count(plan.decode, "decode"), second, router])
+    router = f"# A router in front: {ROUTERS[engine]}"
+    return "\n".join([head, _count(plan.prefill, "for prompts"), first, _count(plan.decode, "for answers"), second, router])
 
 
 def _count(side: Side, what: str) -> str:
-    return f"# {side.instances} instance{'s' if side.instances > 1 else ''} that {what}, {side.gpus // side.instances} GPUs each"
+    return f"# {side.instances} instance{'s' if side.instances > 1 else ''} {what}, {side.gpus // side.instances} GPUs each"
 
 
 def _requests(plan: Plan, side: Side, role: str) -> int:
@@ -77,16 +75,17 @@ def _sglang(weights: str, plan: Plan, side: Side, role: str, length: int) -> str
 
 def _trtllm(weights: str, plan: Plan, side: Side, role: str, length: int) -> str:
     """--tp_size counts all ranks of a stage; data-parallel attention is set in the file of further options, for all of them or none."""
+    name = "extra.yaml" if role == "both" else f"extra-{role}.yaml"
     words = [f"trtllm-serve {weights} --backend pytorch", f"--tp_size {side.tp * side.dp}"]
     words += [f"--pp_size {side.pp}"] if side.pp > 1 else []
     words += [f"--ep_size {side.ep}"] if side.ep > 1 else []
     words += [f"--max_batch_size {_requests(plan, side, role)}", f"--max_num_tokens {max(8192, length)}", f"--max_seq_len {length}"]
-    words += [f"--kv_cache_free_gpu_memory_fraction {USABLE}", "--extra_llm_api_options extra.yaml"]
+    words += [f"--kv_cache_free_gpu_memory_fraction {USABLE}", f"--extra_llm_api_options {name}"]
     options = [f"enable_attention_dp: {'true' if side.dp > 1 else 'false'}"]
     options += ["kv_cache_config: {dtype: fp8}"] if plan.kv_format.startswith("fp8") else []
     options += ["cache_transceiver_config: {backend: DEFAULT}"] if role != "both" else []
     notes = [f"# TensorRT-LLM has attention ranks of one GPU only, this plan has {side.tp}."] if side.dp > 1 and side.tp > 1 else []
-    file = ["cat > extra.yaml <<END", *options, "END"]
+    file = [f"cat > {name} <<END", *options, "END"]
     return "\n".join([*notes, *file, _wrapped(words)])
 
 

@@ -12,6 +12,7 @@ from perfmodel.planning.points import Points, Requests
 from perfmodel.planning.power import watts
 from perfmodel.planning.prices import Prices
 from perfmodel.planning.request import PlanRequest
+from perfmodel.planning.types import Flags
 from perfmodel.serving.engine import Engine
 from perfmodel.workload.expectation import Array
 
@@ -84,6 +85,6 @@ def services(table: Table, points: Points, setting: Setting) -> Services:
     return Services(points, copies, gpus, served, each, total, gpus * hour)
 
 
-def over(found: Services, limits: dict[str, float]) -> dict[str, Array]:
+def over(found: Services, limits: dict[str, float]) -> dict[str, Flags]:
     """For each limit, which services break it; what has no price breaks a budget."""
     return {name: ~(getattr(found, name) <= limit) for name, limit in limits.items()}

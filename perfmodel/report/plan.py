@@ -13,8 +13,9 @@ from perfmodel.planning.services import UNITS, WORDS
 
 def render(result: PlanResult, console: Console) -> None:
     """Print the plans, the best plan's bounds, and the notes."""
-    console.print(Text(f"{result.model}: prompts of {result.isl:,} tokens, answers of {result.osl:,}", style="bold"))
-    console.print(Text(f"{result.searched:,} configurations searched; the best of each GPU and mode, most tokens a GPU first"))
+    formats = " or ".join(dict.fromkeys(plan.format for plan in result.plans))
+    console.print(Text(f"{result.model} in {formats}: prompts of {result.isl:,} tokens, answers of {result.osl:,}", style="bold"))
+    console.print(Text(f"{result.searched:,} configurations; the best of each GPU and mode, most tokens a GPU first"))
     console.print(_table(result))
     for line in [*_best(result), *_limits(result)]:
         console.print(Text(line))
@@ -26,18 +27,15 @@ def _table(result: PlanResult) -> Table:
     """Columns that hold figures never wrap; ways to share a model do where the terminal is narrow."""
     table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("GPUs", no_wrap=True)
-    table.add_column("instances")
-    table.add_column("format", no_wrap=True)
-    for name in ("batch", "TTFT\nms", "TPOT\nms", "tok/s\n/GPU", "/user", "req/s", f"{result.currency}\n/Mtok", "W\n/GPU"):
+    table.add_column("instances", min_width=16)
+    for name in ("batch", "TTFT\nms", "TPOT\nms", "tok/s\n/GPU", "tok/s\n/user", f"{result.currency}\n/Mtok", "W\n/GPU"):
         table.add_column(name, justify="right", no_wrap=True)
+    several = len({plan.format for plan in result.plans}) > 1
     for plan in result.plans:
         cost = "-" if plan.cost_per_million_tokens is None else number(plan.cost_per_million_tokens)
-        figures = (
-            plan.batch, plan.ttft_ms, plan.tpot_ms, plan.tokens_per_s_per_gpu, plan.tokens_per_s_per_user, plan.requests_per_s,
-        )  # fmt: skip
-        table.add_row(
-            f"{plan.gpus} {plan.gpu}", instances(plan), plan.format, *(number(x) for x in figures), cost, number(plan.watts_per_gpu)
-        )
+        figures = (plan.batch, plan.ttft_ms, plan.tpot_ms, plan.tokens_per_s_per_gpu, plan.tokens_per_s_per_user)
+        ways = instances(plan) + (f", {plan.format}" if several else "")
+        table.add_row(f"{plan.gpus} {plan.gpu}", ways, *(number(x) for x in figures), cost, number(plan.watts_per_gpu))
     return table
 
 
@@ -81,4 +79,4 @@ def number(value: float) -> str:
     """Three digits, no exponent."""
     if value >= 99.5:
         return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return f"{value:.3g}" if value else "0"

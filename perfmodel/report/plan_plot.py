@@ -33,7 +33,10 @@ def save(result: PlanResult, path: str) -> None:
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(9, 5.6), layout="constrained")
         _draw(axes, result)
-        figure.suptitle(f"{result.model}: prompts of {result.isl:,} tokens, answers of {result.osl:,}", fontsize=13, fontweight="bold")
+        title = f"{result.model}: prompts of {result.isl:,} tokens, answers of {result.osl:,}"
+        figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+        best = result.plans[0]
+        axes.set_title(f"best plan: {best.gpus} {best.gpu}, {instances(best)}, batch {best.batch:,}", fontsize=9, loc="left")
         buffer = io.BytesIO()
         figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
         plt.close(figure)
@@ -47,15 +50,23 @@ def _draw(axes: Axes, result: PlanResult) -> None:
         _front(axes, [plan for plan in result.pareto if plan.gpu == name], name, colour)
         for plan in (plan for plan in result.plans if plan.gpu == name):
             axes.scatter(*_at(plan), s=110, marker="*", color=colour, edgecolor="black", linewidth=0.6, zorder=5)
-    best = result.plans[0]
-    said = f"best plan: {best.gpus} {best.gpu}, {instances(best)}, batch {best.batch}"
-    axes.annotate(said, _at(best), textcoords="offset points", xytext=(10, 12), fontsize=8.5, arrowprops={"arrowstyle": "-", "lw": 0.6})
     for mode, mark in MARKS.items():
         axes.scatter([], [], marker=mark, color="#777777", s=26, label=mode)
     axes.scatter([], [], marker="*", color="#777777", edgecolor="black", s=110, label="plans within the limits")
     axes.set(xscale="log", yscale="log", xlabel="tokens/s of a user (1 / TPOT)", ylabel="answered tokens/s of a GPU")
+    _plain_ticks(axes)
     axes.grid(True, which="both", alpha=0.2)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="lower left")
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """1, 2, 5, 10 ... as numbers: the style parses no mathematics."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _front(axes: Axes, plans: list[Plan], name: str, colour: str) -> None:
