@@ -15,9 +15,9 @@ from perfmodel.serving.engine import NAMES, Engine
 from perfmodel.serving.memory import most_sequences
 from perfmodel.workload.expectation import Array
 
-LOADS = np.array([0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
+LOADS = np.array([0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0])
 """Clients that a changed plan is tried with, over those of the plan."""
-MORE = 3
+MORE = 5
 """Place in LOADS of the search's next batch."""
 LAUNCHES = ("layer_us", "moe_layer_us", "latent_layer_us", "state_layer_us", "step_us", "sequence_us", "prompt_layer_us")
 LEAST_GAIN = 0.01

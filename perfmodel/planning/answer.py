@@ -31,7 +31,7 @@ def answer(model: ModelSpec, table: Table, kinds: list[Kind], found: Services, s
     if not kept.any():
         raise no_plan(table, found_able, limits)
     gpu_of = _gpu_numbers(table)
-    best = _best(found_able, kept, gpu_of, request.top)
+    best = _best(table, found_able, kept, gpu_of, request.top)
     shown = describe(table, found_able.take(best), setting)
     advice = advise(table, found_able.take(best).points, setting)
     plans = tuple(p.model_copy(update={"binds": binds, "helps": helps}) for p, (binds, helps) in zip(shown, advice, strict=True))
@@ -51,19 +51,26 @@ def _gpu_numbers(table: Table) -> Rows:
     return np.array([seen.setdefault(id(d.gpu), len(seen)) for d in table.deployments])
 
 
-def _best(found: Services, kept: Flags, gpu_of: Rows, top: int) -> Rows:
+def _best(table: Table, found: Services, kept: Flags, gpu_of: Rows, top: int) -> Rows:
     """Rows of the best services, best first: of each GPU and mode the `top` best ways to share the model, each at its best batch."""
     points = found.points
     order = np.lexsort((np.arange(len(found)), found.latency_ms, -found.per_gpu))
-    shown: dict[tuple[int, bool], list[set[tuple[float, ...]]]] = {}
+    shown: dict[tuple[int, bool], set[tuple[object, ...]]] = {}
     rows = []
     for at in order[kept[order]].tolist():
-        ways = shown.setdefault((int(gpu_of[points.decode[at]]), bool(points.prefill[at] >= 0)), [])
-        way, figures = (points.decode[at], points.prefill[at]), (found.per_gpu[at], found.latency_ms[at])
-        if len(ways) < top and not any(way in known or figures in known for known in ways):
-            ways.append({way, figures})
+        decode, prefill = int(points.decode[at]), int(points.prefill[at])
+        ways = shown.setdefault((int(gpu_of[decode]), prefill >= 0), set())
+        way = _way(table, decode) + (_way(table, prefill) if prefill >= 0 else ())
+        if len(ways) < top and way not in ways:
+            ways.add(way)
             rows.append(at)
     return np.array(rows)
+
+
+def _way(table: Table, row: int) -> tuple[object, ...]:
+    """What tells deployments apart for a reader; whole or split experts hardly do."""
+    deployment = table.deployments[row]
+    return deployment.formats.experts, deployment.parallel.tp, deployment.parallel.pp, deployment.parallel.dp
 
 
 def _fronts(found: Services, gpu_of: Rows) -> Rows:

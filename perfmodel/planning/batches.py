@@ -22,14 +22,15 @@ PREFILL_BUSY = 0.8
 """Share of the time for which prefill instances are planned to be busy: in a queue, the rest keeps waiting short."""
 MOST_DECODERS = 16
 """Instances that decode in one mix; more of them are more mixes."""
-KEPT_PREFILL, KEPT_DECODE, KEPT_MIXES = 4, 24, 2
+KEPT_PREFILL, KEPT_DECODE, KEPT_MIXES = 4, 40, 2
 """Ways to run prompts and to decode that are combined, for each GPU and format, and mixes of instances for each pair."""
 
 
 def grid() -> Array:
-    """1, 2, 3, 4, 6, 8, 12, 16 ... MOST_A_RANK."""
-    powers = 2.0 ** np.arange(np.log2(MOST_A_RANK) + 1)
-    return np.unique(np.concatenate([powers, 1.5 * powers[1:-1]]))
+    """1, 2 ... 8, 10, 12, 14, 16, 20 ... MOST_A_RANK: four to a doubling."""
+    powers = 2.0 ** np.arange(np.log2(MOST_A_RANK))
+    steps = (powers[:, None] * [1.0, 1.25, 1.5, 1.75]).ravel()
+    return np.append(steps[steps == np.floor(steps)], float(MOST_A_RANK))
 
 
 def single_batches(table: Table, fits: Rows, concurrency: int | None, most_gpus: Array) -> tuple[Rows, Array, Array]:

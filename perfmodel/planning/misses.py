@@ -35,6 +35,12 @@ def no_plan(table: Table, found: Services, limits: dict[str, float]) -> PerfMode
     return PerfModelError(f"no plan keeps the limits: {miss}", mend="Loosen that limit, or give more or faster GPUs or a smaller format.")
 
 
+def too_few(kinds: list[Kind]) -> PerfModelError:
+    """No room for two instances that work together."""
+    sizes = ", ".join(sorted({f"{kind.mixed:.0f} {kind.gpu.id}" for kind in kinds}))
+    return PerfModelError(f"two instances that work together do not fit {sizes}", field="gpus", mend="Give more --gpus, or another --mode.")
+
+
 def nearest(table: Table, found: Services, limits: dict[str, float]) -> str:
     """The nearest miss in words: the best value of a limit that nothing keeps, else the point that breaks the limits least."""
     for name, broken in over(found, limits).items():

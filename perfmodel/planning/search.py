@@ -13,7 +13,7 @@ from perfmodel.planning.answer import answer
 from perfmodel.planning.batches import mixes, single_batches
 from perfmodel.planning.candidates import Table, build, factors_of
 from perfmodel.planning.formats import all_formats
-from perfmodel.planning.misses import no_memory
+from perfmodel.planning.misses import no_memory, too_few
 from perfmodel.planning.points import Points, Requests, apart, join, together
 from perfmodel.planning.prices import load_prices
 from perfmodel.planning.request import PlanRequest
@@ -72,4 +72,6 @@ def _points(table: Table, kinds: list[Kind], setting: Setting) -> Points:
             if len(own) and 2 * table.gpus[own].min() <= kind.mixed:
                 m = mixes(table, own, setting.requests, setting.engine, request.concurrency, kind.mixed)
                 parts.append(apart(table, m.prefill, m.prefillers, m.decoding, m.decoders, m.clients, setting.requests, setting.engine))
+    if not parts:
+        raise too_few(kinds)
     return join(parts)

@@ -16,7 +16,7 @@ from perfmodel.planning.types import Flags
 from perfmodel.serving.engine import Engine
 from perfmodel.workload.expectation import Array
 
-WORDS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "latency_ms": "latency", "power_kW": "power", "budget": "budget", "gpus": "GPUs"}
+WORDS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "latency_ms": "latency", "power_kW": "power", "budget": "cost", "gpus": "GPUs"}
 UNITS = {"ttft_ms": " ms", "tpot_ms": " ms", "latency_ms": " ms", "power_kW": " kW", "budget": " an hour", "gpus": ""}
 
 

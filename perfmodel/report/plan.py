@@ -27,7 +27,7 @@ def _table(result: PlanResult) -> Table:
     """Columns that hold figures never wrap; ways to share a model do where the terminal is narrow."""
     table = Table(header_style="bold", pad_edge=False, box=SIMPLE_HEAD, padding=(0, 1))
     table.add_column("GPUs", no_wrap=True)
-    table.add_column("instances", min_width=16)
+    table.add_column("instances", min_width=12)
     for name in ("batch", "TTFT\nms", "TPOT\nms", "tok/s\n/GPU", "tok/s\n/user", f"{result.currency}\n/Mtok", "W\n/GPU"):
         table.add_column(name, justify="right", no_wrap=True)
     several = len({plan.format for plan in result.plans}) > 1
