@@ -214,6 +214,11 @@ def test_only_what_engines_run_is_tried():
     assert {way.pp for way in parallels(load_model("llama-3.1-8b"), load_gpu("gh200"), 4)} == {1, 2, 4}
 
 
+def test_a_box_without_links_is_planned_for_alone():
+    result = perfmodel.plan("qwen3-8b", "gb10", gpus=4, isl=500, osl=100)
+    assert {(plan.tp, plan.pp, plan.dp) for plan in result.plans} == {(1, 1, 1)}
+
+
 def test_front_and_thin():
     a, b = np.array([1.0, 2.0, 3.0, 3.0, 0.5]), np.array([5.0, 4.0, 1.0, 2.0, 4.9])
     assert front(a, b).tolist() == [3, 1, 0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfmodel.hardware import GpuSpec
-from perfmodel.ops.collective import fabric
+from perfmodel.planning.links import domain_of, linked, with_link
 from perfmodel.planning.types import Rows
 from perfmodel.serving.engine import Calibration
 from perfmodel.serving.formats import Formats, precision_of
@@ -68,7 +68,7 @@ def parallels(model: ModelSpec, gpu: GpuSpec, most: int) -> Iterator[Parallel]:
     which are tried where a stage takes as much of the domain as the model lets it.
     Experts are kept whole on the ranks (ep = tp x dp) or split over all of them (ep = 1), as vLLM and SGLang do.
     """
-    domain = max(fabric(gpu).domain, gpu.gpus_per_node)
+    domain, most = domain_of(gpu), most if linked(gpu) else 1
     stages = []
     for tp in _powers(min(most, domain)):
         for dp in _powers(most // tp if model.moe else 1):
@@ -97,7 +97,7 @@ def build(model: ModelSpec, kinds: list[tuple[GpuSpec, Formats, int]], context: 
     works, rates, kind = [], [], []
     made: dict[tuple[Parallel, Formats], Work] = {}
     for number, (gpu, forms, most) in enumerate(kinds):
-        rate = rates_of(gpu, forms.experts, forms.dense)
+        rate = rates_of(with_link(gpu), forms.experts, forms.dense)
         for parallel in parallels(model, gpu, most):
             key = (parallel, forms)
             if key not in made:

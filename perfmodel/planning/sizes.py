@@ -9,8 +9,8 @@ import numpy as np
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
-from perfmodel.ops.collective import fabric
 from perfmodel.planning.formats import all_formats, formats_for
+from perfmodel.planning.links import domain_of
 from perfmodel.planning.request import MOST_GPUS, PlanRequest
 from perfmodel.serving.memory import USABLE, WORKSPACE
 from perfmodel.serving.parallel import Parallel
@@ -65,7 +65,7 @@ def _kind(model: ModelSpec, gpu: GpuSpec, form: str, request: PlanRequest) -> Ki
     if request.gpus is not None:
         return Kind(gpu, form, request.gpus, request.gpus, request.gpus, weights)
     open_ended = request.rate is not None or request.concurrency is not None
-    node = min(NODE, max(gpu.gpus_per_node, fabric(gpu).domain))
+    node = min(NODE, domain_of(gpu))
     needed = ROOM * weights / max(gpu.dram_capacity * USABLE - WORKSPACE, 1.0)
     instance = min(max(node, 2 ** int(np.ceil(np.log2(max(needed, 1.0))))), MOST_GPUS)
     return Kind(gpu, form, instance, 4 * instance if open_ended else instance, np.inf if open_ended else instance, weights)
