@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfmodel.cli.output import JsonOption, note, print_json
+from perfmodel.cli.output import JsonOption, note, print_json, stoppable
 from perfmodel.files import read_text, write_atomic
 
 if TYPE_CHECKING:
@@ -43,13 +43,14 @@ def calibrate(
     json: JsonOption = False,
 ) -> None:
     """Fit, print and perhaps write."""
-    if op == "serving":
-        _serving(write, json)
-        return
-    if op == "runs":
-        _runs(kernel or [], write, json)
-        return
-    fits = _layers(kernel or [], write) if op == "moe" else _ops(op, kernel or [], write)
+    with stoppable(lambda: "profiles that are noted as written are whole, all others are as they were; fits of no file are lost"):
+        if op == "serving":
+            _serving(write, json)
+            return
+        if op == "runs":
+            _runs(kernel or [], write, json)
+            return
+        fits = _layers(kernel or [], write) if op == "moe" else _ops(op, kernel or [], write)
     if json:
         print_json({"schema": "perfmodel.calibrate/1", "fits": [_as_json(one.family.kernel, one.family.format, one) for one in fits]})
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfmodel.cli.output import JsonOption
+from perfmodel.cli.output import JsonOption, stoppable
 from perfmodel.errors import PerfModelError
 
 if TYPE_CHECKING:
@@ -109,9 +109,10 @@ def _silicon(
     if path is not None:
         _check_rows_path(path)
     left = [name.strip() for name in leave_out_gpu.split(",")] if leave_out_gpu is not None else []
-    outcome = validate_silicon(op, gpu=gpu, kernel=kernel, leave_out_gpu=left, leave_out_arch=leave_out_arch)
-    if path is not None:
-        outcome.write(path)
+    with stoppable(lambda: "nothing is kept" if path is None else f"nothing is kept, {path} is as it was"):
+        outcome = validate_silicon(op, gpu=gpu, kernel=kernel, leave_out_gpu=left, leave_out_arch=leave_out_arch)
+        if path is not None:
+            outcome.write(path)
     if checks:
         _checks(outcome, as_json)
     elif as_json:

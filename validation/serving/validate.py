@@ -66,7 +66,10 @@ class ServingValidation:
         reasons = Counter(flag for flag, mine in zip(self.flags, chosen, strict=True) if mine and flag)
         out: dict[str, Any] = {"n": int(chosen.sum()), "scored": int(counted.sum()), "flagged_by": dict(sorted(reasons.items()))}
         measured = {"ttft": self.services.ttft, "tpot": self.services.tpot}
-        return out | {figure: _errors(getattr(self, figure)[counted], measured[figure][counted]) for figure in FIGURES}
+        interval = load_calibration().interval
+        return out | {
+            figure: _errors(getattr(self, figure)[counted], measured[figure][counted], interval.get(figure)) for figure in FIGURES
+        }
 
 
 def validate_serving(*, unseen_pairs: bool = False, heard: Callable[[str], None] = lambda text: None) -> ServingValidation:
@@ -125,9 +128,10 @@ def interval_factors(validation: ServingValidation) -> dict[str, list[float]]:
     return found
 
 
-def _errors(predicted: Floats, measured: Floats) -> dict[str, float | None]:
+def _errors(predicted: Floats, measured: Floats, interval: tuple[float, float] | None) -> dict[str, float | None]:
     if not len(measured):
-        return dict.fromkeys(("median_ape", "mape", "p90_ape", "bias"))
+        return dict.fromkeys(("median_ape", "mape", "p90_ape", "bias", "coverage80"))
+    low, high = interval or (np.nan, np.nan)
     error = predicted / measured - 1.0
     size = np.abs(error)
     return {
@@ -135,4 +139,5 @@ def _errors(predicted: Floats, measured: Floats) -> dict[str, float | None]:
         "mape": float(size.mean()),
         "p90_ape": float(np.percentile(size, 90)),
         "bias": float(np.median(error)),
+        "coverage80": float(((predicted * low <= measured) & (measured <= predicted * high)).mean()) if interval else None,
     }
