@@ -104,6 +104,17 @@ def test_a_concurrency_is_shared_out():
             assert plan.batch == math.ceil(100 / plan.instances)
 
 
+def test_a_huge_concurrency_takes_more_instances():
+    plan = perfmodel.plan("llama-3.1-8b", "h100", isl=1000, osl=200, concurrency=10**6, mode="aggregated").plans[0]
+    assert plan.concurrency == 10**6
+    assert plan.gpus > 100
+
+
+def test_a_gpu_named_twice_is_one():
+    result = perfmodel.plan("llama-3.1-8b", ["h100", "h100"], **LLAMA)
+    assert result.searched == perfmodel.plan("llama-3.1-8b", "h100", **LLAMA).searched
+
+
 # Laws
 
 

@@ -58,7 +58,7 @@ def plan(
     json: JsonOption = False,
 ) -> None:
     """Search, print, draw."""
-    _check(plot, flags)
+    _check(plot, flags, json)
     from perfmodel.planning.search import plan as search
 
     result = search(
@@ -66,7 +66,7 @@ def plan(
         rate=rate, concurrency=concurrency, power_kW=power_kw, budget=budget, format=tuple(format or ("auto",)), kv_format=kv_format,
         backend=backend, mode=mode, changes=tuple(set_ or ()), prices=prices, top=top,
     )  # fmt: skip
-    _print(result, model, flags, json)
+    _print(result, flags, json)
     if plot is not None:
         from perfmodel.report.plan_plot import save
 
@@ -74,7 +74,7 @@ def plan(
         note(f"wrote {plot}")
 
 
-def _check(plot: str | None, flags: str | None) -> None:
+def _check(plot: str | None, flags: str | None, json: bool) -> None:
     """Refuse before the work what would fail after it."""
     if plot is not None:
         from perfmodel.report.gap_plot import check_suffix
@@ -84,9 +84,13 @@ def _check(plot: str | None, flags: str | None) -> None:
         from perfmodel.planning.flags import check_engine
 
         check_engine(flags)
+        if json:
+            from perfmodel.errors import PerfModelError
+
+            raise PerfModelError("is text", field="--flags", mend="Leave --json out.")
 
 
-def _print(result: Any, model: str, flags: str | None, json: bool) -> None:
+def _print(result: Any, flags: str | None, json: bool) -> None:
     if json:
         import sys
 

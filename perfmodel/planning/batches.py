@@ -17,7 +17,6 @@ from perfmodel.workload.expectation import Array
 
 MOST_A_RANK = 1024
 """Sequences of one attention rank and stage: what engines' schedulers take by default; measured services go no further."""
-MOST_INSTANCES = 256
 PREFILL_BUSY = 0.8
 """Share of the time for which prefill instances are planned to be busy: in a queue, the rest keeps waiting short."""
 MOST_DECODERS = 16
@@ -35,15 +34,16 @@ def grid() -> Array:
 
 def single_batches(table: Table, fits: Rows, concurrency: int | None, most_gpus: Array) -> tuple[Rows, Array, Array]:
     """(rows, batch, copies) of the aggregated instances to look at: all batches that fit, or those that share the concurrency out."""
-    if concurrency is None:
-        each = grid()[None, :] * (table.work.dp * table.work.pp)[fits, None]
-        row, at = np.nonzero(each <= table.most[fits, None])
-        return fits[row], each[row, at], np.ones(len(row))
-    copies = np.arange(1.0, MOST_INSTANCES + 1)
-    each = np.ceil(concurrency / copies)[None, :] + np.zeros((len(fits), 1))
-    able = (each <= table.most[fits, None]) & (copies * table.gpus[fits, None] <= most_gpus[fits, None]) & (copies <= concurrency)
+    each = grid()[None, :] * (table.work.dp * table.work.pp)[fits, None]
+    copies = np.ones_like(each)
+    able = each <= table.most[fits, None]
+    if concurrency is not None:
+        copies = np.ceil(concurrency / each)  # fewer and fewer along the grid
+        each = concurrency / copies
+        able = (each <= table.most[fits, None]) & (copies * table.gpus[fits, None] <= most_gpus[fits, None])
+        able[:, 1:] &= copies[:, 1:] < copies[:, :-1]
     row, at = np.nonzero(able)
-    return fits[row], concurrency / copies[at], copies[at]
+    return fits[row], each[row, at], copies[row, at]
 
 
 @dataclass(frozen=True)

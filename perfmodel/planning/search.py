@@ -42,7 +42,7 @@ def search(request: PlanRequest) -> PlanResult:
     """The answer to a request. Raises PerfModelError as `plan` does."""
     model = request.model if isinstance(request.model, ModelSpec) else load_model(request.model)
     check_whole(model)
-    gpus = [as_gpu(gpu, request.changes) for gpu in request.gpu]
+    gpus = [as_gpu(gpu, request.changes) for at, gpu in enumerate(request.gpu) if gpu not in request.gpu[:at]]
     cached = request.prefix_cache * request.isl
     calibration = load_calibration()
     engine, prices = calibration.engine_of(request.backend), load_prices(request.prices)
