@@ -20,10 +20,13 @@ RANK = {
     "workload": 4,
     "profiles": 5,
     "ops": 6,
-    "model": 7,  # the modules straight under perfmodel/: latency, gap, and the public names of perfmodel/__init__.py
-    "validation": 8,
-    "report": 8,
-    "cli": 9,
+    "model": 7,  # the modules straight under perfmodel/: latency, gap
+    "serving": 8,
+    "planning": 9,
+    "public": 10,  # the names of perfmodel/__init__.py
+    "validation": 10,
+    "report": 10,
+    "cli": 11,
 }
 KERNELS_MAY_IMPORT = {"kernels", "formats", "units", "errors"}
 MAY_PRINT = {"report", "cli"}
@@ -40,8 +43,10 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def room_of(module: str) -> str:
-    """`perfmodel.ops.gemm` -> ops; `perfmodel.gap` and `perfmodel` -> model. A folder without a rank is a room of its own."""
+    """`perfmodel.ops.gemm` -> ops; `perfmodel.gap` -> model; `perfmodel` -> public. A folder without a rank is a room of its own."""
     name = module.removeprefix("perfmodel").removeprefix(".").split(".")[0]
+    if name in ("", "__init__"):
+        return "public"
     if name == "__main__":
         return "cli"
     return name if name in RANK or ((ROOT / "perfmodel" / name).is_dir() and name) else "model"

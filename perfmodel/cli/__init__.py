@@ -12,6 +12,7 @@ import typer
 COMMANDS = (
     "gap",
     "predict",
+    "plan",
     "gpus",
     "spec",
     "models",
