@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from perfmodel.planning.request import PlanRequest as PlanRequest
     from perfmodel.planning.results import PlanResult as PlanResult
     from perfmodel.planning.search import plan as plan
+    from perfmodel.sweeps.request import SweepRequest as SweepRequest
+    from perfmodel.sweeps.request import SweepSummary as SweepSummary
+    from perfmodel.sweeps.run import sweep as sweep
     from perfmodel.workload import load_model as load_model
 
 _HOME = {
@@ -27,9 +30,14 @@ _HOME = {
     "PlanResult": "perfmodel.planning.results",
     "load_gpu": "perfmodel.hardware",
     "load_model": "perfmodel.workload",
+    "sweep": "perfmodel.sweeps.run",
+    "SweepRequest": "perfmodel.sweeps.request",
+    "SweepSummary": "perfmodel.sweeps.request",
     "PerfModelError": "perfmodel.errors",
 }
-__all__ = ["PerfModelError", "PlanRequest", "PlanResult", "gap", "load_gpu", "load_model", "moe_latency", "plan"]
+__all__ = [
+    "PerfModelError", "PlanRequest", "PlanResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model", "moe_latency", "plan", "sweep",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,7 @@ RANK = {
     "ops": 6,
     "model": 7,  # the modules straight under perfmodel/: latency, gap
     "serving": 8,
+    "sweeps": 8,
     "planning": 9,
     "public": 10,  # the names of perfmodel/__init__.py
     "validation": 10,

@@ -13,6 +13,7 @@ COMMANDS = (
     "gap",
     "predict",
     "plan",
+    "sweep",
     "gpus",
     "spec",
     "models",
