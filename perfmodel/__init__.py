@@ -36,7 +36,8 @@ _HOME = {
     "PerfModelError": "perfmodel.errors",
 }
 __all__ = [
-    "PerfModelError", "PlanRequest", "PlanResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model", "moe_latency", "plan", "sweep",
+    "PerfModelError", "PlanRequest", "PlanResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model", "moe_latency", "plan",
+    "sweep",
 ]  # fmt: skip
 
 

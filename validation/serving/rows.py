@@ -68,8 +68,8 @@ class Service:
     def words(self) -> dict[str, str]:
         """What offsets know a service by."""
         return {
-            "backend": self.backend, "architecture": _architecture(self.gpu), "precision": self.precision, "model": self.model, "gpu": self.gpu,
-            "mode": self.mode,
+            "backend": self.backend, "architecture": _architecture(self.gpu), "precision": self.precision, "model": self.model,
+            "gpu": self.gpu, "mode": self.mode,
         }  # fmt: skip
 
     @property
