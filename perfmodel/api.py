@@ -49,12 +49,10 @@ def gap(
     """
     spec = model if isinstance(model, ModelSpec) else load_model(model)
     layer = _moe_layer(spec)
-    gpu_spec = as_gpu(gpu, changes)
-    chosen = default_format(spec.format, gpu_spec) if format is None else format
-    groups = (layer.n_group, layer.topk_group)
-    kind = ("group-limited" if layer.n_group > 1 else "uniform") if routing is None else routing
-    parsed = parse_routing(kind, groups=groups, placement=placement, redundant=redundant)  # type: ignore[arg-type]
-    scenario = resolve(gpu_spec, chosen, kernel, routing=parsed, launch=launch, comm=comm, clock=clock)
+    scenario = layer_scenario(
+        spec, as_gpu(gpu, changes), format=format, kernel=kernel, routing=routing, launch=launch, comm=comm, clock=clock,
+        placement=placement, redundant=redundant,
+    )  # fmt: skip
     counts = _token_counts(tokens)
     _check_ranks(ep=ep, tp=tp)
     rows = layer_rows(_columns(layer, counts, ep, tp), gated=layer.gated)
@@ -64,8 +62,30 @@ def gap(
     result = _as_object(scenario, spec, layer, counts, parts, peak)
     notes = [*result["notes"], *_warnings(scenario, spec, layer, ep, tp)]
     if format is None and spec.format is None and spec.layers > 1:
-        notes.append(f"the format of the weights is not known: {chosen} is assumed (--format names another)")
+        notes.append(f"the format of the weights is not known: {scenario.format.id} is assumed (--format names another)")
     return {**result, **asked, "changes": list(changes), "notes": notes}
+
+
+def layer_scenario(
+    spec: ModelSpec,
+    gpu: GpuSpec,
+    *,
+    format: str | None = None,
+    kernel: str = "auto",
+    routing: str | None = None,
+    launch: str = "graph",
+    comm: str = "exclude",
+    clock: str = "burst",
+    placement: str = "contiguous",
+    redundant: int = 0,
+) -> Scenario:
+    """The scenario of a model's MoE layer; None stands for the format and the routing that suit the model. Raises PerfModelError."""
+    layer = _moe_layer(spec)
+    chosen = default_format(spec.format, gpu) if format is None else format
+    groups = (layer.n_group, layer.topk_group)
+    kind = ("group-limited" if layer.n_group > 1 else "uniform") if routing is None else routing
+    parsed = parse_routing(kind, groups=groups, placement=placement, redundant=redundant)  # type: ignore[arg-type]
+    return resolve(gpu, chosen, kernel, routing=parsed, launch=launch, comm=comm, clock=clock)
 
 
 def _moe_layer(spec: ModelSpec) -> MoeLayer:

@@ -20,13 +20,15 @@ RANK = {
     "workload": 4,
     "profiles": 5,
     "ops": 6,
-    "serving": 7,
     "model": 7,  # the modules straight under perfmodel/: latency, gap
-    "simulation": 8,
-    "public": 9,  # the names of perfmodel/__init__.py
-    "validation": 9,
-    "report": 9,
-    "cli": 10,
+    "serving": 8,
+    "sweeps": 8,
+    "planning": 9,
+    "simulation": 9,
+    "public": 10,  # the names of perfmodel/__init__.py
+    "validation": 10,
+    "report": 10,
+    "cli": 11,
 }
 KERNELS_MAY_IMPORT = {"kernels", "formats", "units", "errors"}
 MAY_PRINT = {"report", "cli"}
@@ -45,8 +47,10 @@ def modules() -> Iterator[tuple[str, Path]]:
 def room_of(module: str) -> str:
     """`perfmodel.ops.gemm` -> ops; `perfmodel.gap` -> model; `perfmodel` -> public. A folder without a rank is a room of its own."""
     name = module.removeprefix("perfmodel").removeprefix(".").split(".")[0]
-    if name in ("", "__init__", "__main__"):
-        return "cli" if name == "__main__" else "public"
+    if name in ("", "__init__"):
+        return "public"
+    if name == "__main__":
+        return "cli"
     return name if name in RANK or ((ROOT / "perfmodel" / name).is_dir() and name) else "model"
 
 

@@ -12,7 +12,9 @@ import typer
 COMMANDS = (
     "gap",
     "predict",
+    "plan",
     "simulate",
+    "sweep",
     "gpus",
     "spec",
     "models",

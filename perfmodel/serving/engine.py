@@ -41,7 +41,7 @@ class Engine:
     """Share of the bf16 peak in prompts' attention."""
     link: float = 0.6
     """Share of a link's bandwidth in collectives."""
-    collective_us: float = 8.0
+    collective_us: float = 6.5
     """One all-reduce of nothing between two ranks."""
     hop_us: float = 1.0
     """What each further rank adds."""
@@ -49,9 +49,9 @@ class Engine:
     """One exchange of tokens between ranks of data-parallel attention."""
     pass_bytes: float = 40.0
     """Bytes for each token, layer and element of the hidden state that norms, residuals, rotations and quantisation move."""
-    layer_us: float = 20.0
+    layer_us: float = 50.0
     """Launches and gaps of a layer in decode."""
-    moe_layer_us: float = 20.0
+    moe_layer_us: float = 30.0
     """What an MoE layer adds to that."""
     latent_layer_us: float = 20.0
     """What latent attention adds to a layer."""
@@ -65,9 +65,9 @@ class Engine:
     """The share of the peak on Blackwell over that on Hopper."""
     step_us: float = 300.0
     """Scheduling, sampling and detokenising of a step."""
-    sequence_us: float = 3.0
+    sequence_us: float = 7.5
     """The same for each sequence of it."""
-    prompt_layer_us: float = 400.0
+    prompt_layer_us: float = 700.0
     """A layer of a prompt that is launched kernel by kernel."""
     first_us: float = 30000.0
     """From the arrival of a request to its first step, and from its first token to the client."""

@@ -12,7 +12,7 @@ REQUESTS = 1_000_000
 
 def simulator(requests: int = REQUESTS) -> dict[str, Any]:
     """Seconds for so many requests of random lengths at two instances near their limit; compiling, and a first small run, apart."""
-    load = {"gpus": 4, "tp": 2, "rate": 36.0, "isl": 1000, "osl": 200, "lengths": "lognormal:0.5", "seed": 1}
+    load: dict[str, Any] = {"gpus": 4, "tp": 2, "rate": 36.0, "isl": 1000, "osl": 200, "lengths": "lognormal:0.5", "seed": 1}
     start = time.perf_counter()
     simulate("qwen3-30b-a3b", "h100", requests=100, **load)
     compiled = time.perf_counter() - start

@@ -67,16 +67,20 @@ class Service:
     @property
     def words(self) -> dict[str, str]:
         """What offsets know a service by."""
-        architecture = load_gpu(self.gpu).architecture
         return {
-            "backend": self.backend, "architecture": architecture, "precision": self.precision, "model": self.model, "gpu": self.gpu,
-            "mode": self.mode,
+            "backend": self.backend, "architecture": _architecture(self.gpu), "precision": self.precision, "model": self.model,
+            "gpu": self.gpu, "mode": self.mode,
         }  # fmt: skip
 
     @property
     def pair(self) -> tuple[str, str]:
         """Model and GPU."""
         return self.model, self.gpu
+
+
+@cache
+def _architecture(gpu: str) -> str:
+    return load_gpu(gpu).architecture
 
 
 @cache

@@ -17,7 +17,7 @@ from perfmodel.validation.serving.predict import Services
 from perfmodel.validation.serving.rows import Service, names, read_services
 
 SCHEMA = "perfmodel.validate/1"
-FOLDS = 4
+FOLDS = 10
 """Of pairs of model and GPU; each fold is predicted by a fit without it."""
 FIGURES = ("ttft", "tpot")
 
