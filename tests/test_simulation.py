@@ -159,10 +159,15 @@ def test_closed_loop_agrees_with_the_closed_form(model, gpu, form, gpus, clients
     assert (s.first - s.arrival)[later].mean() == pytest.approx(form_.ttft[0], rel=wait)
 
 
-def test_least_loaded_beats_taking_turns_under_uneven_load():
-    load = {"gpus": 8, "tp": 1, "isl": 1000, "osl": 200, "rate": 70.0, "lengths": "lognormal:2", "seed": 3, "requests": 4000}
-    least, turns = (simulate(MODEL, GPU, dispatch=word, **load)["ttft_ms"]["p99"] for word in ("least-loaded", "round-robin"))
-    assert least < turns
+def test_least_loaded_leaves_a_busy_instance_alone(tmp_path):
+    """A long answer on the first instance, short ones after each other: taken in turn, every other one joins the long."""
+    rows = "".join(f"{10_000 * (i + 1)},100,50\n" for i in range(4))
+    (tmp_path / "t.csv").write_text(f"timestamp,input_length,output_length\n0,100,30000\n{rows}")
+    load = {"isl": None, "osl": None, "gpus": 2, "tp": 1, "trace": str(tmp_path / "t.csv")}
+    least, turns = (outcome(dispatch=word, **load).state for word in ("least-loaded", "round-robin"))
+    alone = (least.done - least.first)[1:]
+    assert alone == pytest.approx(alone[0], rel=1e-6)
+    assert ((turns.done - turns.first)[1:] > 1.05 * alone[0]).tolist() == [False, True, False, True]
 
 
 def test_mean_step_is_a_step():

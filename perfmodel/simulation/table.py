@@ -14,6 +14,7 @@ from perfmodel.serving.engine import Engine
 from perfmodel.serving.step import Batch, Rates, decode, step_ops, step_time
 from perfmodel.serving.work import Work
 from perfmodel.simulation.compiled import njit
+from perfmodel.units import MICROSECOND
 from perfmodel.workload.expectation import Array
 
 SEQUENCES, CONTEXTS, PROMPTS, LOOK_BACKS = 40, 12, 48, 8
@@ -75,25 +76,27 @@ class Deployment:
         plain = self.factor * step_time(self.work, self.rates, self.engine, batch)
         if self.speculation.drafted == 0:
             return plain
-        total: Array = np.sum(list(self.ops(batch).values()), axis=0)
-        return np.where(batch.prompt > 0, np.maximum(total, plain), total)
+        alone = decode(batch.sequences, batch.context)
+        without = self.factor * step_time(self.work, self.rates, self.engine, alone)
+        result: Array = plain - without + np.sum(list(self.ops(alone).values()), axis=0)
+        return result
 
     def ops(self, batch: Batch) -> dict[str, Array]:
-        """Seconds by op."""
-        return {name: self.factor * seconds for name, seconds in self._ops(batch).items()}
+        """Seconds by op of steps without prompts."""
+        ops = step_ops(self.work, self.rates, self.engine, batch)
+        if self.speculation.drafted:
+            ops = self._verified(batch, ops)
+        return {name: self.factor * seconds for name, seconds in ops.items()}
 
-    def _ops(self, batch: Batch) -> dict[str, Array]:
-        """Tokens to verify pass the layers as those of a prompt do; a draft costs one layer of the model a token."""
+    def _verified(self, batch: Batch, plain: dict[str, Array]) -> dict[str, Array]:
+        """Tokens to verify pass the layers as those of a prompt do; a draft costs one layer of the model, and the head, a token."""
         drafted = self.speculation.drafted
-        if drafted == 0:
-            return step_ops(self.work, self.rates, self.engine, batch)
         verified = batch.sequences * drafted
-        prompt = batch.prompt + verified
-        looked = batch.prompt * (batch.past + batch.prompt / 2) + verified * batch.context
-        past = looked / np.maximum(prompt, 1.0) - prompt / 2
-        ops = step_ops(self.work, self.rates, self.engine, Batch(batch.sequences, batch.context, prompt, past))
-        plain = step_ops(self.work, self.rates, self.engine, decode(batch.sequences, batch.context))
-        drafts = drafted / self.work.layers * np.sum([t for name, t in plain.items() if name != "head"], axis=0) + drafted * plain["head"]
+        whole = Batch(batch.sequences, batch.context, verified, batch.context - verified / 2)
+        ops = step_ops(self.work, self.rates, self.engine, whole)
+        layers = np.sum([seconds for name, seconds in plain.items() if name not in ("head", "overhead")], axis=0)
+        layers = layers + np.maximum(plain["overhead"] - self.engine.step_us * MICROSECOND, 0.0)
+        drafts = drafted * (layers / self.work.layers + plain["head"])
         return {**ops, "drafts": np.where(batch.sequences > 0, drafts, 0.0)}
 
 
