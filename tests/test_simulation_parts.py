@@ -205,6 +205,7 @@ def test_broken_traces_are_explained(tmp_path, text, words):
         ({"model": "layer:hidden=64,inter=64,experts=4,topk=2"}, "MODEL"),
         ({"model": "deepseek-v3", "gpus": 1}, "gpus"),
         ({"rates": [1.0]}, "rates"),
+        ({"rate": 1e-9}, "rate"),
         ({"rates": [1.0, -1.0], "rate": None}, "rate"),
         ({"gpus": 2**20, "tp": 1, "requests": 2000}, "gpus"),
         ({"wrong": 1}, "wrong"),

@@ -86,11 +86,9 @@ def plausible(model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
     domain = min(fabric(gpu).domain, gpus)
     widths = [tp for tp in range(domain, 0, -1) if gpus % tp == 0 and allowed(Parallel(tp=tp), model)]
     tp = widths[0] if widths else 1
-    for pp in (pp for pp in range(1, gpus // tp + 1) if gpus % (tp * pp) == 0):
-        parallel = Parallel(tp=tp, pp=pp)
-        if allowed(parallel, model) and room_of(model, gpu, form, parallel) > 0:
-            return parallel
-    return Parallel(tp=tp)
+    depths = [pp for pp in range(1, min(gpus // tp, model.layers) + 1) if gpus % (tp * pp) == 0]
+    splits = [Parallel(tp=tp, pp=pp) for pp in depths if allowed(Parallel(tp=tp, pp=pp), model)] or [Parallel(tp=tp)]
+    return next((split for split in splits if room_of(model, gpu, form, split) > 0), splits[-1])
 
 
 def room_of(model: ModelSpec, gpu: GpuSpec, form: str, parallel: Parallel) -> float:

@@ -14,6 +14,8 @@ from perfmodel.simulation.traces import read_trace
 from perfmodel.workload.expectation import Array
 
 DEFAULT_REQUESTS = 2000
+LONGEST_S = 1e9
+"""Of arrivals: beyond it, 64 bits tell no microseconds apart."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,12 @@ class Load:
 
 def draw_load(request: SimulationRequest) -> Load:
     """Arrivals and lengths of `request`. Raises PerfModelError for a trace that is none."""
-    return _traced(request) if request.trace is not None else _drawn(request)
+    load = _traced(request) if request.trace is not None else _drawn(request)
+    if load.arrival[-1] > LONGEST_S:
+        field, value = ("trace", request.trace) if request.rate is None else ("rate", request.rate)
+        mend = "Give a higher rate or fewer requests."
+        raise PerfModelError("lets requests come for more than 30 years", field=field, value=value, mend=mend)
+    return load
 
 
 def _drawn(request: SimulationRequest) -> Load:
