@@ -149,9 +149,10 @@ class TestFit:
 
 class TestValidate:
     def test_a_pair_is_in_one_fold_alone(self):
-        rows = [replace(SERVICE, gpu=gpu, model=model) for gpu in ("h100", "h200", "b200") for model in ("glm-5", "gpt-oss-120b")]
+        models = ("glm-5", "gpt-oss-120b", "kimi-k2.5", "deepseek-r1")
+        rows = [replace(SERVICE, gpu=gpu, model=model) for gpu in ("h100", "h200", "b200") for model in models]
         folds = validating.pair_folds([*rows, *rows])
-        assert (folds[:6] == folds[6:]).all()
+        assert (folds[:12] == folds[12:]).all()
         assert len(set(folds.tolist())) == validating.FOLDS
 
     def test_formats_of_gpus(self):

@@ -25,7 +25,7 @@ class Engine:
     expert_bandwidth: float = 0.75
     """Share of the DRAM bandwidth that streams experts."""
     fp4: float = 0.85
-    """What is left of the bandwidth shares where weights are in FP4 and run on FP4 units."""
+    """What is left of the bandwidth share of dense layers where they run on FP4 units."""
     tensor: float = 0.6
     """Share of the peak in dense GEMMs, FP8 and 16 bits."""
     tensor_fp4: float = 0.45
@@ -91,8 +91,8 @@ ALIKE: tuple[tuple[str, ...], ...] = (
 """Groups of services that have an offset in common: services are alike in these words."""
 
 
-OF_BACKENDS = ("burst", "first_us", "prompt_layer_us")
-"""What every engine has a value of its own for: how it admits prompts."""
+OF_BACKENDS = ("burst", "first_us", "prompt_layer_us", "layer_us")
+"""What every engine has a value of its own for: how it admits prompts and launches layers."""
 
 
 @dataclass(frozen=True)

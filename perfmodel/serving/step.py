@@ -156,8 +156,7 @@ def _experts(work: Work, rates: Rates, engine: Engine, tokens: Array) -> Array:
         rates.blackwell > 0, engine.blackwell_tensor, 1.0
     )
     left = np.where(rates.dequantised > 0, engine.dequantised, 1.0)
-    streamed = left * np.where(rates.expert_fp4 > 0, engine.fp4, 1.0)
-    bandwidth, peak = rates.bandwidth * engine.expert_bandwidth * streamed, rates.expert_peak * engine.expert_tensor * share * left
+    bandwidth, peak = rates.bandwidth * engine.expert_bandwidth * left, rates.expert_peak * engine.expert_tensor * share * left
     result: Array = work.moe_layers * _op(active * work.expert_bytes, 2.0 * rows * work.expert_weights, bandwidth, peak)
     return result
 

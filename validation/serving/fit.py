@@ -21,7 +21,7 @@ EVERY, FIRST = 5, 2
 ROUNDS = 3
 SOFT, TTFT_SOFT, TTFT_WEIGHT = 0.12, 0.24, 0.5
 """Residuals beyond these count less and less; a TTFT counts half as much as a TPOT."""
-PULL, SPREAD = 0.03, 0.6
+PULL, SPREAD = 0.1, 0.6
 """Weight of a prior against the root of the rows, and the spread of a parameter's logarithm around it."""
 RIDGE = 10.0
 """Rows' worth that draw an offset to 0."""

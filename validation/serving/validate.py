@@ -19,6 +19,8 @@ from perfmodel.validation.serving.rows import Service, names, read_services
 SCHEMA = "perfmodel.validate/1"
 FOLDS = 10
 """Of pairs of model and GPU; each fold is predicted by a fit without it."""
+FOLD_ROUNDS = 2
+"""Of a fold's fit: a third changes little, and folds are many."""
 FIGURES = ("ttft", "tpot")
 
 
@@ -112,7 +114,7 @@ def _by_folds(services: Services, fitted: Mask, heard: Callable[[str], None]) ->
     out = np.empty((2, len(services.rows)))
     for number in range(FOLDS):
         heard(f"fit {number + 1} of {FOLDS}, without its pairs of model and GPU")
-        calibration = fit_serving(services, np.flatnonzero(fitted & (fold != number)))
+        calibration = fit_serving(services, np.flatnonzero(fitted & (fold != number)), rounds=FOLD_ROUNDS)
         mine = np.flatnonzero(fold == number)
         out[:, mine] = predict_services(services.take(mine), calibration)
     return out[0], out[1]
