@@ -36,7 +36,7 @@ def save(result: dict[str, Any], path: str) -> None:
     check_suffix(path)
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(11, 7.6), layout="constrained")
-        grid = figure.add_gridspec(3, 3, height_ratios=[4, 1.2, 1.2])
+        grid = figure.add_gridspec(3, 3, height_ratios=[3.6, 1.4, 1.4])
         for place, (name, title) in enumerate(FIGURES):
             axes = figure.add_subplot(grid[0, place])
             (_draw_curve if len(result.get("curve", ())) > 1 else _draw_percentiles)(axes, result, name)
@@ -57,6 +57,8 @@ def _load(result: dict[str, Any]) -> str:
 
 def _draw_curve(axes: Axes, result: dict[str, Any], name: str) -> None:
     """Percentiles of one figure against the rate."""
+    from matplotlib.ticker import FuncFormatter
+
     curve = sorted((row for row in result["curve"] if row[name] is not None), key=lambda row: row["rate"])
     for percentile, colour in PERCENTILES.items():
         axes.plot([row["rate"] for row in curve], [row[name][percentile] for row in curve], color=colour, marker="o", label=percentile)
@@ -65,6 +67,7 @@ def _draw_curve(axes: Axes, result: dict[str, Any], name: str) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}" if y >= 1 else f"{y:g}"))
     axes.set(xlabel="requests a second", ylabel="ms")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
@@ -113,4 +116,4 @@ def _stack(axes: Axes, parts: dict[str, float], colours: dict[str, str]) -> None
         done += value
     axes.set_yticks(np.array([]))
     axes.spines["left"].set_visible(False)
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8.5, ncols=8, columnspacing=1.2, handlelength=1.2)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.05), frameon=False, fontsize=8.5, handlelength=1.2, labelspacing=0.3)
