@@ -31,7 +31,8 @@ test: ## Run the tests
 kernels: ## Compile every kernel for every architecture, without a GPU
 	$(BIN)/perfmodel kernels check --jobs $(JOBS)
 
-bench: ## Predictions a second on this machine
+bench: ## Predictions a second on this machine, and seconds for a million simulated requests
 	$(BIN)/perfmodel bench predictor
+	$(BIN)/perfmodel bench simulator
 
 all: format lint typecheck test kernels ## All of the above but install and bench

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from perfmodel.errors import PerfModelError as PerfModelError
     from perfmodel.hardware import load_gpu as load_gpu
     from perfmodel.latency import moe_latency as moe_latency
+    from perfmodel.planning.request import PlanRequest as PlanRequest
+    from perfmodel.planning.results import PlanResult as PlanResult
+    from perfmodel.planning.search import plan as plan
+    from perfmodel.simulation.run import simulate as simulate
     from perfmodel.sweeps.request import SweepRequest as SweepRequest
     from perfmodel.sweeps.request import SweepSummary as SweepSummary
     from perfmodel.sweeps.run import sweep as sweep
@@ -22,14 +26,21 @@ if TYPE_CHECKING:
 _HOME = {
     "gap": "perfmodel.api",
     "moe_latency": "perfmodel.latency",
+    "plan": "perfmodel.planning.search",
+    "PlanRequest": "perfmodel.planning.request",
+    "PlanResult": "perfmodel.planning.results",
     "load_gpu": "perfmodel.hardware",
     "load_model": "perfmodel.workload",
+    "simulate": "perfmodel.simulation.run",
     "sweep": "perfmodel.sweeps.run",
     "SweepRequest": "perfmodel.sweeps.request",
     "SweepSummary": "perfmodel.sweeps.request",
     "PerfModelError": "perfmodel.errors",
 }
-__all__ = ["PerfModelError", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model", "moe_latency", "sweep"]
+__all__ = [
+    "PerfModelError", "PlanRequest", "PlanResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model", "moe_latency", "plan",
+    "simulate", "sweep",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -21,11 +21,14 @@ RANK = {
     "profiles": 5,
     "ops": 6,
     "model": 7,  # the modules straight under perfmodel/: latency, gap
+    "serving": 8,
     "sweeps": 8,
-    "public": 9,  # the names of perfmodel/__init__.py
-    "validation": 9,
-    "report": 9,
-    "cli": 10,
+    "planning": 9,
+    "simulation": 9,
+    "public": 10,  # the names of perfmodel/__init__.py
+    "validation": 10,
+    "report": 10,
+    "cli": 11,
 }
 KERNELS_MAY_IMPORT = {"kernels", "formats", "units", "errors"}
 MAY_PRINT = {"report", "cli"}

@@ -14,6 +14,7 @@ from perfmodel.validation.fitting import hashed_share, solve
 from perfmodel.validation.measurements import Labels, Measurements
 from perfmodel.validation.predicting import hold
 from perfmodel.validation.predicting_ops import predict_ops_by
+from perfmodel.validation.silicon import used
 
 TRUTH = {"fixed_us": 4.0, "bandwidth_efficiency": 0.7, "l2_efficiency": 0.5, "tile_fixed_us": 2.0, "overlap_exponent": 3.0}
 MENUS = {"tile_m": (128,), "tile_n": (128,)}
@@ -84,6 +85,24 @@ def test_a_fit_replaces_that_of_its_architecture_and_format_only(fitted):
     after = refitted_op(before.model_copy(update={"fits": (other,)}), [fitted])
     assert after.find_fit("hopper", "bf16") == fitted.fit
     assert after.find_fit("ada", "bf16").parameters == {}
+
+
+def test_a_fit_that_others_keep_stays_one_so_that_its_rows_count_once(fitted):
+    shared = {"architectures": ("hopper", "ada", "ampere"), "formats": ("bf16", "fp8")}
+    before = base().model_copy(update={"fits": (base().fits[0].model_copy(update=shared),)})
+    after = refitted_op(before, [fitted])
+    assert [(fit.architectures, fit.formats) for fit in after.fits[1:]] == [(("hopper",), ("fp8",)), (("ada", "ampere"), ("bf16", "fp8"))]
+
+
+def test_a_fit_in_parts_was_drawn_from_rows_once(monkeypatch):
+    source = Provenance(status="measured", source="a test", date="2026-01-01", rows=77)
+    whole = base(fixed_us=2.0).fits[0].model_copy(update={"provenance": source})
+    parts = tuple(whole.model_copy(update={"architectures": (name,)}) for name in ("hopper", "ampere"))
+    split = base().model_copy(update={"id": "gemm-torch", "fits": parts})
+    monkeypatch.setattr(used, "load_op_profile", lambda name: split)
+    rows = made_rows(100)
+    rows.labels["gpu"] = Labels.of(["h200", "a100-80gb"] * 50)
+    assert used.rows_used(rows, np.ones(100, bool)) == (77, 100)
 
 
 def test_rows_of_a_family_are_found_by_its_profile():

@@ -171,3 +171,29 @@ def test_absurd_profiles_are_refused(run, tmp_path, old, new):
     assert old in text
     profile.write_text(text.replace(old, new))
     assert run("gap", "gpt-oss-20b", "--gpu", "b200", "--format", "nvfp4", "--kernel", profile)[0] == 2
+
+
+def _stop(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("words", "works", "kept"),
+    [
+        (("validate", "silicon"), "perfmodel.validation.silicon.validate.validate_silicon", "nothing is kept"),
+        (("validate", "silicon", "--rows", "r.parquet"), "perfmodel.validation.silicon.validate.validate_silicon", "r.parquet is as it"),
+        (("calibrate", "--write"), "perfmodel.validation.silicon.usable.usable_rows", "noted as written are whole"),
+        (("calibrate", "--op", "gemm"), "perfmodel.validation.silicon.validate.read_op", "noted as written are whole"),
+        (("calibrate", "--op", "runs"), "perfmodel.validation.runs.fit.fit_runs", "noted as written are whole"),
+        (("scoreboard",), "perfmodel.validation.scoreboard.steps", "no file was changed"),
+        (("scoreboard", "--sample", "x.csv"), "perfmodel.validation.silicon.validate.validate_silicon", "x.csv is as it was"),
+        (("validate", "tables"), "perfmodel.validation.targets.validate_tables", "interrupted"),
+    ],
+)
+def test_ctrl_c_says_in_one_line_what_is_kept(run, monkeypatch, words, works, kept):
+    monkeypatch.setattr(works, _stop)
+    code, out, err = run(*words)
+    assert (code, out) == (130, "")
+    assert err.startswith("perfmodel: ")
+    assert kept in err
+    assert err.count("\n") == 1

@@ -119,6 +119,19 @@ class TestChecks:
     def test_attention_without_a_profile_has_no_peak(self):
         assert np.isnan(flops_time(attentions("unheard-of", [5], context=4096, batch=64))).all()
 
+    @pytest.mark.parametrize("kind", ["collectives", "a2a"])
+    def test_the_floor_of_communication_is_the_link_s(self, kind):
+        grows = {"collectives": "bytes", "a2a": "tokens"}[kind]
+        labels = {name: Labels.of(["h200"] * 3 if name == "gpu" else ["x"] * 3) for name in ("gpu", "kernel", "format", "source")}
+        latency, floor = np.array([90e-6, 120e-6, 100e-6]), np.array([100e-6, 100e-6, 1e-6])
+        rows = Measurements(kind, "x", np.arange(3) + 1, labels, {grows: np.array([1, 2, 4]), "ranks": np.full(3, 8)}, latency)
+        checks = check_rows(rows, floor).summary()
+        assert checks["overall"]["link"] == 1
+        assert list(checks["checks"]) == ["link", "spike", "dip", "repeats"]
+        assert "DRAM" not in str(checks["checks"])
+        found, names = regimes(rows, np.array([110e-6, np.nan, 100e-6]), floor)
+        assert [names[i] for i in found] == ["link", "unknown", "overhead"]
+
     def test_a_format_that_the_gpu_lacks_has_no_peak(self):
         rows = gemms([250], [1])
         rows.labels["format"] = Labels.of(["nvfp4"])
@@ -252,8 +265,8 @@ def test_command(tmp_path):
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["schema"] == "perfmodel.compare/1"
-    assert data["overall"]["scored"] == 110
-    assert data["dram_bytes"]["scored"] == 16
+    assert data["overall"]["scored"] == 206
+    assert data["dram_bytes"]["scored"] == 40
     page = Path(tmp_path / "a.html").read_text()
     assert "numba-decode-mxfp4-w4a16-n8" in page
     assert "NVIDIA H200, driver 580.159.04, 2026-11-30" in page

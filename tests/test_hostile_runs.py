@@ -256,3 +256,8 @@ def test_a_difference_of_nothing_is_in_no_picture_of_logarithms():
 def test_no_gpu_is_not_the_default_one():
     with pytest.raises(PerfModelError, match="no such GPU"):
         measure(dry_run=True, gpu="")
+
+
+def test_the_epilogue_and_the_gather_of_a_kernel_do_not_hide_its_tile():
+    layer = named("numba-decode-mxfp4-w4a16-n8-swiglu-gather+numba-decode-mxfp4-w4a16-n8-scatter")
+    assert (layer.profile, layer.tile, layer.ours) == ("numba-decode", 8, True)

@@ -85,6 +85,15 @@ def test_more_bytes_never_take_less_by_the_bundled_fits_of_nccl(profile):
             assert (np.diff(predict_op(COLLECTIVES, load_gpu(ids[fit.architectures[0]]), "fp16", fit, column)[0]) >= 0).all()
 
 
+@pytest.mark.parametrize("gpu", ["b200", "gb200", "b300", "gb300"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_end_of_vllm_s_own_kernels_is_no_cliff(gpu, ranks):
+    fit = load_op_profile("vllm-all-reduce-0.14").find_fit("blackwell", "bf16")
+    column = sizes(np.geomspace(2**14, 2**27, 4000), ranks)
+    predicted = predict_op(COLLECTIVES, load_gpu(gpu), "bf16", fit, column)[0]
+    assert (predicted[1:] > 0.95 * predicted[:-1]).all()  # NCCL takes over where it is about as fast
+
+
 def test_more_ranks_never_take_less():
     t = time(MIB, [2, 3, 4, 6, 8]).total
     assert (np.diff(t) > 0).all()

@@ -6,7 +6,7 @@ import pytest
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import load_gpu
 from perfmodel.ops.gemm import CALLS, GEMM, HEATED, PARAMETERS, gemm_time, outgrows
-from perfmodel.ops.op import Use, known
+from perfmodel.ops.op import FIELDS, Use, known
 
 H200 = load_gpu("h200")  # 989.4 TFLOPS bf16, 4.8 TB/s, 132 SMs, 60 MiB of L2
 SIZES = ("m", "n", "k", "copies", "eager")
@@ -157,7 +157,28 @@ def test_many_rows_at_once_are_each_as_alone():
 
 def test_what_a_gpu_lacks_is_named():
     bare = H200.model_copy(update={"memory": H200.memory.model_copy(update={"latency_ns": None})})
-    with pytest.raises(PerfModelError, match="dram_latency"):
-        known(bare, "dram_latency")
-    with pytest.raises(PerfModelError, match="dram_latency"):
+    with pytest.raises(PerfModelError, match=r"memory\.latency_ns"):
         us(1, 1024, 1024, gpu=bare)
+
+
+@pytest.mark.parametrize("fact", FIELDS)
+def test_what_a_gpu_lacks_is_named_as_its_file_would_have_it(fact):
+    section, field = FIELDS[fact].split(".")
+    bare = H200.model_copy(update={section: getattr(H200, section).model_copy(update={field: None})})
+    assert known(H200, fact) == getattr(H200, fact)
+    with pytest.raises(PerfModelError) as caught:
+        known(bare, fact)
+    assert caught.value.field == FIELDS[fact]
+    assert FIELDS[fact] in caught.value.mend
+
+
+def test_gb10_has_no_latency_yet():
+    with pytest.raises(PerfModelError, match=r"memory\.latency_ns: the file of gb10"):
+        us(1, 1024, 1024, gpu=load_gpu("gb10"))
+
+
+def test_l2_is_never_slower_than_the_dram_behind_it():
+    warm = {"menus": {"tile_m": (64,), "tile_n": (64,)}, "copies": 1, "l2_share": 2.0}
+    as_dram = H200.dram_bandwidth / H200.l2_bandwidth
+    assert us(1, 4096, 2048, l2_efficiency=0.05, **warm) == pytest.approx(us(1, 4096, 2048, l2_efficiency=as_dram, **warm))
+    assert us(1, 4096, 2048, l2_efficiency=1.0, **warm) < us(1, 4096, 2048, l2_efficiency=as_dram, **warm)

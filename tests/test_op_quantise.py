@@ -56,3 +56,9 @@ def test_a_kernel_that_adds_nothing_is_predicted_as_nothing():
     fit = load_op_profile("quantise-compute-sglang").find_fit("hopper", "fp8")
     sizes = {"m": np.array([1.0, 32768.0]), "k": np.array([32.0, 65536.0]), "whole": np.zeros(2)}
     assert not predict_op(OPS["quantise"], H200, "fp8", fit, sizes).any()
+
+
+def test_l2_of_a_kernel_is_never_slower_than_the_dram_behind_it():
+    from_dram = 2.0 + 1024 * 4096 * 3 / 4.8e12 * 1e6
+    assert us(1024, 4096, l2_efficiency=0.05) == pytest.approx(from_dram, rel=0.01)
+    assert us(1024, 4096, whole=0, l2_efficiency=0.05) > 2 * from_dram  # a difference of two kernels

@@ -14,9 +14,9 @@ from perfmodel.errors import PerfModelError
 from perfmodel.kernels.tiles import Tile
 from perfmodel.validation.runs import measure as measuring
 from perfmodel.validation.runs.counters import counted
-from perfmodel.validation.runs.measure import active_experts, measure, plan
+from perfmodel.validation.runs.measure import active_experts, measure, plan, unpredicted
 from perfmodel.validation.runs.points import GemmPoint, LayerPoint, find_point, runnable, suite_points
-from perfmodel.validation.runs.predict import predict
+from perfmodel.validation.runs.predict import predict, why_not
 from perfmodel.validation.runs.store import Store
 
 
@@ -202,9 +202,22 @@ class TestCommand:
         assert len(shown["points"]) == 10
         assert all(0 < p["interval_us"][0] < p["predicted_us"] < p["interval_us"][1] for p in shown["points"])
 
+    def test_points_without_a_prediction_say_why(self, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main(["measure", "--dry-run", "--gpu", "b200", "--json"])
+        out, err = capsys.readouterr()
+        shown = json.loads(out)
+        assert stopped.value.code == 0
+        silent = [point for point in shown["points"] if point["predicted_us"] is None]
+        assert sum(shown["without_prediction"].values()) == len(silent) > 0
+        assert "points have no prediction: numba-mma in mxfp4-w4a16: no such kernel profile" in err
+        assert why_not(POINTS[0].case(None, ())) == "the GPU is not in the catalogue"
+        assert unpredicted(plan(POINTS, "h200"), "h200") == {}
+
     @pytest.mark.parametrize(
         ("arguments", "problem"),
         [
+            (["--dry-run", "--gpu", "v100"], "no kernel of ours runs on compute capability 7.0"),
             (["--suite", "long"], "no such suite"),
             (["--only", "nothing of it", "--dry-run"], "no point holds it"),
             (["--gpu", "h200"], "goes with --dry-run"),

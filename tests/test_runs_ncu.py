@@ -4,9 +4,10 @@ import sys
 from dataclasses import replace
 
 import pytest
-from runs_examples import ABOUT, POINTS
+from runs_examples import ABOUT, POINTS, a_run
 
 from perfmodel.errors import MissingRequirementError, PerfModelError
+from perfmodel.report.runs import heard_line
 from perfmodel.validation.runs import ncu
 from perfmodel.validation.runs.counters import add_up, counted, parse_ncu
 
@@ -37,6 +38,20 @@ class TestCounters:
         assert whole["sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"] == pytest.approx(60)  # 80 % of 300 of 400 ns
         assert counted(whole)["tensor_pct"] == pytest.approx(60)
 
+    def test_a_counter_that_one_kernel_lacks_is_no_counter_of_the_call(self):
+        tensor = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+        quantise, gemm = parse_ncu(NCU)
+        assert "dram__bytes_write.sum" not in add_up([quantise | {"dram__bytes_write.sum": 7.0}, gemm])
+        del gemm["gpu__time_duration.sum"]
+        assert list(add_up([quantise, gemm])) == ["dram__bytes_read.sum"]  # without times nothing weighs the percentages
+        assert add_up([gemm])[tensor] == 80
+        assert add_up([]) == {}
+
+    def test_a_kernel_without_any_counter_is_a_kernel(self):
+        nothing = '"2","1","python","gather","Command line profiler metrics","dram__bytes_read.sum","byte","n/a"\n'
+        assert parse_ncu(NCU + nothing)[2] == {}
+        assert add_up(parse_ncu(NCU + nothing)) == {}
+
     @pytest.mark.parametrize(
         ("text", "problem"), [("==ERROR== no kernels", "printed no table"), (NCU.replace('"ns"', '"fortnight"'), "a unit")]
     )
@@ -62,6 +77,14 @@ class TestCounters:
             ncu.read_output(POINTS[0], "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "")
         with pytest.raises(PerfModelError, match="did not run the point"):
             ncu.read_output(POINTS[0], "", "perfmodel: no")
+        empty = "\n".join(line for line in NCU.splitlines() if line.endswith(('"n/a"', 'Value"')))
+        with pytest.raises(PerfModelError, match="no counter of every kernel"):
+            ncu.read_output(POINTS[0], empty, "kernel: numba-x")
+
+    def test_bytes_that_were_not_counted_are_said(self):
+        counted_run = a_run(us=None, dram_read_bytes=3e6, dram_write_bytes=1e6)
+        assert str(heard_line("gemm", "measured", counted_run, "")) == "gemm: 4.0 MB of DRAM"
+        assert "not counted" in str(heard_line("gemm", "measured", a_run(us=None, dram_read_bytes=3e6), ""))
 
     def test_gemms_are_counted_once(self):
         held = replace(POINTS[0], hold_s=1.5)

@@ -183,7 +183,13 @@ class TestOnlySomeRows:
         both = validate_silicon(gpu="h200")
         assert both.of == 2
         assert both.used == one.used + rows_of("trtllm-cutlass-ungated", "hopper", "bf16")
-        assert validate_silicon().of == 6
+        assert validate_silicon().of == 4  # of the six, nothing was drawn from the two whose kernels have no profile
+
+    def test_rows_without_a_profile_are_no_rows_that_fits_were_drawn_from(self, data):
+        found = validate_silicon(kernel="unheard_of")
+        assert (found.used, found.of) == (0, 0)
+        assert found.summary()["calibration"] == {"fraction_used": 0.0, "rows": 0}
+        assert validate_silicon(leave_out_gpu=["h200"]).of == 2  # of four rows of the other GPUs
 
     def test_a_fit_of_two_gpus_counts_the_rows_of_both(self, tmp_path, monkeypatch):
         for gpu in ("h100_sxm", "h200_sxm"):

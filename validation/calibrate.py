@@ -7,7 +7,7 @@ all but the tokens) is on one side only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ from perfmodel.predict import Layer, layer_time
 from perfmodel.profiles import Fit, Parameters, Profile, load_profile, profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.scenario import layer_rows, resolve
-from perfmodel.validation.fitting import LEAST_ROWS, draw, hashed_share, intervals, limits, provenance, solve
+from perfmodel.validation.fitting import LEAST_ROWS, draw, hashed_share, intervals, limits, provenance, rest_of, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 MOST_ROWS, MOST_APART = 1500, 700
@@ -200,22 +200,4 @@ def refitted(profile: Profile, fits: Iterable[Fitted]) -> Profile:
     """The profile with these fits in place of its own for their architectures and formats."""
     mine = [fitted for fitted in fits if fitted.family.kernel == profile.id]
     taken = {(fitted.family.architecture, fitted.family.format) for fitted in mine}
-    rest = []
-    for fit in profile.fits:
-        for architecture in fit.architectures:
-            formats = tuple(form for form in fit.formats if (architecture, form) not in taken)
-            if formats:
-                rest.append(fit.model_copy(update={"architectures": (architecture,), "formats": formats}))
-    return profile.model_copy(update={"fits": (*(fitted.fit for fitted in mine), *_together(rest))})
-
-
-def _together(fits: Sequence[Fit]) -> list[Fit]:
-    """Fits that differ in nothing but their architecture as one."""
-    found: list[Fit] = []
-    for fit in fits:
-        same = next((i for i, other in enumerate(found) if other.model_copy(update={"architectures": fit.architectures}) == fit), None)
-        if same is None:
-            found.append(fit)
-        else:
-            found[same] = found[same].model_copy(update={"architectures": (*found[same].architectures, *fit.architectures)})
-    return found
+    return profile.model_copy(update={"fits": (*(fitted.fit for fitted in mine), *rest_of(profile.fits, taken))})

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfmodel.hardware import load_gpu
-from perfmodel.ops.catalog import OPS, get_op
+from perfmodel.ops.catalog import OPS, get_op, get_op_profile
 from perfmodel.ops.op import REGIMES, Op, OpTime, Parameter, Use
-from perfmodel.profiles.op_profile import OpFit, OpProfile, load_op_profile, op_profile_ids
+from perfmodel.profiles.op_profile import OpFit, OpProfile, op_profile_ids
 from perfmodel.validation.calibrate import Family, families
 from perfmodel.validation.columns import TOKENS
-from perfmodel.validation.fitting import LEAST_ROWS, draw, hashed_share, intervals, limits, provenance, solve
+from perfmodel.validation.fitting import LEAST_ROWS, draw, hashed_share, intervals, limits, provenance, rest_of, solve
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 MOST_ROWS, MOST_APART = 2000, 1000
@@ -120,7 +120,7 @@ def calibrate_ops(
     for family, index in families(rows, usable).items():
         fitted = None
         if family.kernel in op_profile_ids():
-            fitted = fit_op_family(rows, index, share, family, load_op_profile(family.kernel))
+            fitted = fit_op_family(rows, index, share, family, get_op_profile(family.kernel))
         heard(family, fitted)
         found += [fitted] if fitted else []
     return found
@@ -130,10 +130,4 @@ def refitted_op(profile: OpProfile, fits: list[FittedOp]) -> OpProfile:
     """The profile with these fits in place of its own for their architectures and formats."""
     mine = [fitted for fitted in fits if fitted.family.kernel == profile.id]
     taken = {(fitted.family.architecture, form) for fitted in mine for form in fitted.fit.formats}
-    rest = []
-    for fit in profile.fits:
-        for architecture in fit.architectures:
-            formats = tuple(form for form in fit.formats if (architecture, form) not in taken)
-            if formats:
-                rest.append(fit.model_copy(update={"architectures": (architecture,), "formats": formats}))
-    return profile.model_copy(update={"fits": (*(fitted.fit for fitted in mine), *rest)})
+    return profile.model_copy(update={"fits": (*(fitted.fit for fitted in mine), *rest_of(profile.fits, taken))})

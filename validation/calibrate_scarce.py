@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfmodel.ops.catalog import get_op
+from perfmodel.ops.catalog import get_op, get_op_profile
 from perfmodel.ops.op import REGIMES, Op
-from perfmodel.profiles.op_profile import OpFit, Regime, load_op_profile, op_profile_ids
+from perfmodel.profiles.op_profile import OpFit, Regime, op_profile_ids
 from perfmodel.profiles.profile import Interval
 from perfmodel.validation.calibrate import Family, families
 from perfmodel.validation.calibrate_ops import FittedOp, OpBatch
@@ -77,7 +77,7 @@ def fit_scarce(rows: Measurements, usable: Mask) -> Iterator[tuple[Family, Fitte
     op = get_op(rows.kind)
     pools: dict[tuple[str, str], list[Member]] = {}
     for family, formats, index in _all_formats(rows, usable):
-        profile = load_op_profile(family.kernel) if family.kernel in op_profile_ids() else None
+        profile = get_op_profile(family.kernel) if family.kernel in op_profile_ids() else None
         base = profile.find_fit(family.architecture, family.format) if profile else None
         if profile is None or base is None or len(index) < LEAST_USED:
             yield family, None

@@ -22,19 +22,22 @@ from perfmodel.validation.flags import series_of, spikes_and_dips
 from perfmodel.validation.measurements import Floats, Integers, Mask, Measurements, group_ids
 
 CHECKS = {
-    "bandwidth": "compulsory bytes over the time are more than the bandwidth of DRAM (or of the link), and more than L2 holds",
+    "bandwidth": "compulsory bytes over the time are more than the bandwidth of DRAM, and more than L2 holds",
+    "link": "the bytes that a rank must send, over the time, are more than the bandwidth of its link (NVLink, PCIe or network)",
     "cached": "a MoE layer or grouped GEMM, faster than the DRAM bandwidth allows, but all its bytes fit in L2, which nobody flushed",
     "flops": "FLOP over the time are more than the peak",
     "spike": "1.5 times both neighbours of its series or more",
     "dip": "1.3 times less than both neighbours, though with more tokens than the one before",
     "repeats": "the same measurement was made again and differs by more than 13 %",
 }
-"""Check -> what it says of a row. Rows below the floor fail one of the first three."""
+"""Check -> what it says of a row. Rows below the floor fail one of the first four; which of these there are, the kind of rows says."""
 REPEAT = 1.13
 """The 99th percentile of repeated keys in the public data."""
 FAMILY = ("kernel", "gpu", "source")
 COLD: tuple[Kind, ...] = ("layer", "grouped-gemm")
 """Kinds whose floors count every byte, as if L2 held nothing."""
+LINKED: tuple[Kind, ...] = ("collectives", "a2a")
+"""Kinds whose floors are those of a link between GPUs: no roof of DRAM, L2 or tensor cores bears on them."""
 OVERHEAD = 3.0
 """Times its floor at which a prediction is made of other things than either roof."""
 
@@ -61,18 +64,22 @@ class Checked:
         ]
         families.sort(key=lambda family: (-family["any"], family["kernel"], family["gpu"], family["source"]))
         overall = {"n": len(self.rows)} | {name: int(column.sum()) for name, column in sums.items()}
-        return {"checks": CHECKS, "overall": overall, "families": families}
+        return {"checks": {name: CHECKS[name] for name in self.failed}, "overall": overall, "families": families}
 
 
 def check_rows(rows: Measurements, floor: Floats) -> Checked:
     """Check measured rows; `floor` [n] seconds, NaN where there is none."""
     below = rows.latency < floor
-    compute = flops_time(rows)
+    impossible = {"link": below} if rows.kind in LINKED else _over_roofs(rows, floor, below)
     spike, dip = spikes_and_dips(series_of(rows), rows.tokens, rows.latency)
-    over_peak = below & (compute > rows.latency)
-    cached = below & ~over_peak & _fits_cache(rows, floor)
-    impossible = {"bandwidth": below & ~over_peak & ~cached, "cached": cached, "flops": over_peak}
     return Checked(rows, impossible | {"spike": spike, "dip": dip, "repeats": _unrepeatable(rows)})
+
+
+def _over_roofs(rows: Measurements, floor: Floats, below: Mask) -> dict[str, Mask]:
+    """Which roof of a GPU the rows `below` [n] the floor break."""
+    over_peak = below & (flops_time(rows) > rows.latency)
+    cached = below & ~over_peak & _fits_cache(rows, floor)
+    return {"bandwidth": below & ~over_peak & ~cached, "cached": cached, "flops": over_peak}
 
 
 def flops_time(rows: Measurements) -> Floats:
@@ -96,20 +103,21 @@ def flops_time(rows: Measurements) -> Floats:
 def regimes(rows: Measurements, predicted: Floats, floor: Floats) -> tuple[Integers, tuple[str, ...]]:
     """[n] the place among the names: what a row is near to.
 
-    overhead: predicted at over OVERHEAD times its floor; unknown: not predicted; else the higher roof, compute or memory.
+    overhead: predicted at over OVERHEAD times its floor; unknown: not predicted; else the higher roof, compute or memory, or that of
+    the link.
     """
-    names = ("compute", "memory", "overhead", "unknown")
+    names = ("compute", "memory", "link", "overhead", "unknown")
     compute = flops_time(rows)
     with np.errstate(invalid="ignore"):
-        found = np.where(compute >= 0.99 * floor, 0, 1)
-        found = np.where(predicted > OVERHEAD * floor, 2, found)
-    return np.where(np.isnan(predicted), 3, found).astype(np.int64), names
+        found = np.where(compute >= 0.99 * floor, 0, 2 if rows.kind in LINKED else 1)
+        found = np.where(predicted > OVERHEAD * floor, 3, found)
+    return np.where(np.isnan(predicted), 4, found).astype(np.int64), names
 
 
 def _fits_cache(rows: Measurements, floor: Floats) -> Mask:
     """[n] whether what must move fits in L2; `floor` is that of rows that memory bounds.
 
-    Of layers and grouped GEMMs only: the floors of other ops leave out already what L2 may hold, or are those of a link.
+    Of layers and grouped GEMMs only: the floors of other ops leave out already what L2 may hold.
     """
     mask = np.zeros(len(rows), bool)
     if rows.kind not in COLD:

@@ -7,14 +7,15 @@ logarithms, inside physical bounds, drawn weakly to a prior where the rows do no
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from perfmodel.ops.op import Parameter
-from perfmodel.profiles.profile import Interval, Provenance
+from perfmodel.profiles.op_profile import OpFit
+from perfmodel.profiles.profile import Fit, Interval, Provenance
 from perfmodel.validation.measurements import Floats, Integers, group_ids
 
 LEAST_SHARE, MOST_SHARE = 60, 160
@@ -25,6 +26,8 @@ SOFT = 0.08
 PULL = 0.02
 """Weight of a prior's deviation against the residual of one row, times the root of the rows."""
 WIDEST = 10.0
+
+F = TypeVar("F", Fit, OpFit)
 
 
 def solve(
@@ -117,3 +120,18 @@ def intervals(ratio: Floats, regime: Any, regimes: Sequence[str], shapes: int) -
 def _interval(ratio: Floats, tail: float) -> Interval:
     low, high = np.quantile(ratio, [tail, 1.0 - tail])
     return Interval(low=round(float(np.clip(low, 0.01, 0.99)), 3), high=round(float(np.clip(high, 1.01, WIDEST)), 3))
+
+
+def rest_of(fits: Iterable[F], taken: Container[tuple[str, str]]) -> list[F]:
+    """What is left of `fits` without the (architecture, format) pairs that are `taken`.
+
+    What differs in nothing but the architecture is one fit: the rows of its provenance were used once, not once for each architecture.
+    """
+    alike: dict[str, list[F]] = {}
+    for fit in fits:
+        for architecture in fit.architectures:
+            formats = tuple(form for form in fit.formats if (architecture, form) not in taken)
+            if formats:
+                part = fit.model_copy(update={"architectures": (architecture,), "formats": formats})
+                alike.setdefault(part.model_dump_json(exclude={"architectures"}), []).append(part)
+    return [parts[0].model_copy(update={"architectures": tuple(part.architectures[0] for part in parts)}) for parts in alike.values()]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from perfmodel.ops.catalog import get_op, predict_op
-from perfmodel.profiles.op_profile import OpFit, load_op_profile, op_profile_ids
+from perfmodel.ops.catalog import get_op, get_op_profile, predict_op
+from perfmodel.profiles.op_profile import OpFit, op_profile_ids
 from perfmodel.validation.calibrate_ops import FittedOp
 from perfmodel.validation.columns import Kind
 from perfmodel.validation.measurements import Floats, Integers
@@ -18,7 +18,7 @@ def predict_op_rows(kind: Kind, labels: Mapping[str, str], sizes: Mapping[str, I
     """[4, n] seconds, as `Predict` says; NaN where no bundled profile covers the kernel."""
     fit = None
     if labels["kernel"] in op_profile_ids():
-        fit = load_op_profile(labels["kernel"]).find_fit(load_measured_gpu(labels["gpu"]).architecture, labels["format"])
+        fit = get_op_profile(labels["kernel"]).find_fit(load_measured_gpu(labels["gpu"]).architecture, labels["format"])
     return _predicted(labels, sizes, fit)
 
 
@@ -36,5 +36,5 @@ def predict_ops_by(fits: Sequence[FittedOp]) -> Predict:
 def _predicted(labels: Mapping[str, str], sizes: Mapping[str, Integers], fit: OpFit | None) -> Floats:
     if fit is None:
         return np.full((4, len(next(iter(sizes.values())))), np.nan)
-    op = get_op(load_op_profile(labels["kernel"]).op)
+    op = get_op(get_op_profile(labels["kernel"]).op)
     return predict_op(op, load_measured_gpu(labels["gpu"]), labels["format"], fit, {name: sizes[name].astype(float) for name in op.sizes})

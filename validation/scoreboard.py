@@ -18,6 +18,7 @@ from pydantic import Field
 
 from perfmodel.validated import Strict
 from perfmodel.validation.runs.validate import validate_runs
+from perfmodel.validation.serving.validate import validate_serving
 from perfmodel.validation.silicon.sample import SAMPLE
 from perfmodel.validation.silicon.used import rows_used
 from perfmodel.validation.silicon.validate import SiliconValidation, validate_silicon
@@ -88,6 +89,8 @@ def steps() -> list[Step]:
         Step("B200 and GB200 left out", unseen),
         Step("Blackwell left out", older),
         *(Step(name, partial(_op, name, op)) for op, name in ops.items()),
+        Step("services", _services),
+        Step("services of unseen pairs", partial(_services, unseen_pairs=True)),
         Step("our own kernels", _runs),
         Step("published tables", _tables),
         *([Step("the committed sample", lambda: [sample_line()])] if SAMPLE.is_file() else []),
@@ -146,6 +149,19 @@ def _unseen(name: str, options: str, **left_out: Any) -> list[Line]:
 def _op(name: str, op: str) -> list[Line]:
     summary = validate_silicon(op).summary()
     return [_line(name, f"silicon --op {op}", summary["overall"], summary["calibration"]["fraction_used"])]
+
+
+def _services(unseen_pairs: bool = False) -> list[Line]:
+    """TPOT and TTFT of rows whose configuration was not fitted; or TPOT of all, each pair of model and GPU by fits without it."""
+    held = validate_serving(unseen_pairs=unseen_pairs)
+    summary = held.summary()
+    chosen = summary["overall"] if unseen_pairs else summary["not_fitted"]
+    if unseen_pairs:
+        lines = [("tpot", "Services: TPOT, pair of model and GPU unseen", "serving --unseen-pairs")]
+    else:
+        lines = [("tpot", "Services: TPOT", "serving"), ("ttft", "Services: TTFT", "serving")]
+    share = summary["calibration"]["fraction_used"]
+    return [_line(name, command, chosen[figure] | {"scored": chosen["scored"]}, share, unseen=True) for figure, name, command in lines]
 
 
 def _runs() -> list[Line]:

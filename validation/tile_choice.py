@@ -20,6 +20,8 @@ from perfmodel.units import MICROSECOND
 
 OURS = "numba-"
 """Profiles of our kernels: this and the kind of `Tile`."""
+OLDEST = 8
+"""Compute capability from which on mma.sync multiplies bf16 and cp.async fetches it."""
 NEEDED = ("kernel", "format", "experts", "n", "k", "tokens_per_expert", "us", "hold_s")
 """Columns of `perfmodel kernels bench --out FILE.csv` that matter here."""
 
@@ -94,8 +96,12 @@ def chooser(gpu: str) -> Callable[[Problem], Tile]:
 
 
 def arch_of(gpu: str) -> str:
-    """The architecture of our kernels that runs on a GPU of the catalogue."""
-    return "sm_90a" if load_gpu(gpu).architecture == "hopper" else "sm_80"
+    """The architecture of our kernels that runs on a GPU of the catalogue. Raises PerfModelError for one older than all of them."""
+    spec = load_gpu(gpu)
+    if int(spec.compute_capability.partition(".")[0]) < OLDEST:
+        problem = f"no kernel of ours runs on compute capability {spec.compute_capability}"
+        raise PerfModelError(problem, field="--gpu", value=gpu, mend=f"They need {OLDEST}.0, Ampere, or newer.")
+    return "sm_90a" if spec.architecture == "hopper" else "sm_80"
 
 
 def choices(gpu: str, path: str | Path) -> list[Choice]:

@@ -12,6 +12,8 @@ import typer
 COMMANDS = (
     "gap",
     "predict",
+    "plan",
+    "simulate",
     "sweep",
     "gpus",
     "spec",
@@ -51,14 +53,26 @@ def main(argv: list[str] | None = None) -> None:
             sys.stdout.flush()
     except PerfModelError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
+    except SystemExit as error:
+        stop = _interrupt_behind(error)
+        if stop is None:
+            raise
+        _fail(str(stop) or "interrupted", 130)
+    except KeyboardInterrupt as stop:
+        _fail(str(stop) or "interrupted", 130)
     except BrokenPipeError:  # the reader of a pipe, `| head` say, went away: not a mistake
         _silence_stdout()
         sys.exit(0)
     except OSError as error:
         _silence_stdout()
         _fail(f"{error.filename or 'the output'}: {error.strerror}. Check the path and the space left.", 2)
+
+
+def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The Ctrl-C that typer made an exit of, without a word."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _silence_stdout() -> None:

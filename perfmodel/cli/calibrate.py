@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfmodel.cli.output import JsonOption, note, print_json
+from perfmodel.cli.output import JsonOption, note, print_json, stoppable
 from perfmodel.files import read_text, write_atomic
 
 if TYPE_CHECKING:
@@ -35,17 +35,22 @@ def calibrate(
         str,
         typer.Option(
             "--op",
-            help="moe, an op beside it (gemm, attention, quantise, collectives, a2a); or `runs`: our own kernels, by the committed runs.",
+            help="moe, an op beside it (gemm, attention, quantise, collectives, a2a); `runs`: our own kernels, by the committed runs; "
+            "or `serving`: the engine of services.",
         ),
     ] = "moe",
     write: Annotated[bool, typer.Option("--write", help="Write the fits into the profiles' YAML files.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Fit, print and perhaps write."""
-    if op == "runs":
-        _runs(kernel or [], write, json)
-        return
-    fits = _layers(kernel or [], write) if op == "moe" else _ops(op, kernel or [], write)
+    with stoppable(lambda: "profiles that are noted as written are whole, all others are as they were; fits of no file are lost"):
+        if op == "serving":
+            _serving(write, json)
+            return
+        if op == "runs":
+            _runs(kernel or [], write, json)
+            return
+        fits = _layers(kernel or [], write) if op == "moe" else _ops(op, kernel or [], write)
     if json:
         print_json({"schema": "perfmodel.calibrate/1", "fits": [_as_json(one.family.kernel, one.family.format, one) for one in fits]})
 
@@ -94,6 +99,17 @@ def _runs(kernels: Sequence[str], write: bool, json: bool) -> None:
         _write(path, profile_text(refitted(load_profile(name), fits), read_text(path)))
     if json:
         print_json({"schema": "perfmodel.calibrate/1", "fits": [_as_json(one.profile, one.format, one) for one in fits]})
+
+
+def _serving(write: bool, json: bool) -> None:
+    from perfmodel.serving import engine
+    from perfmodel.validation.serving.calibrate import as_json, calibrate_serving, engine_text
+
+    calibration, about = calibrate_serving(note)
+    if write:
+        _write(engine.FILE, engine_text(calibration, about))
+    if json:
+        print_json({"schema": "perfmodel.calibrate/1", "serving": as_json(calibration), "about": about})
 
 
 def _heard(family: Family, fitted: Fitted | FittedOp | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfmodel.cli.output import JsonOption, note, print_json
+from perfmodel.cli.output import JsonOption, note, print_json, stoppable
 from perfmodel.errors import PerfModelError
 
 if TYPE_CHECKING:
@@ -65,17 +65,24 @@ def measure(
 
 def _list(points: list[Point], gpu: str, json: bool) -> None:
     from perfmodel.report import runs as report
-    from perfmodel.validation.runs.measure import plan, planned_json
+    from perfmodel.validation.runs.measure import plan, planned_json, unpredicted
     from perfmodel.validation.runs.points import runnable
     from perfmodel.validation.tile_choice import arch_of
 
-    rows = [planned_json(one) for one in plan(runnable(points, arch_of(gpu)), gpu)]
+    planned = plan(runnable(points, arch_of(gpu)), gpu)
+    rows, without = [planned_json(one) for one in planned], unpredicted(planned, gpu)
+    _note_unpredicted(without)
     if json:
-        print_json({"schema": "perfmodel.measure-plan/1", "gpu": gpu, "points": rows})
+        print_json({"schema": "perfmodel.measure-plan/1", "gpu": gpu, "points": rows, "without_prediction": without})
         return
     from rich.console import Console
 
     Console().print(report.plan_table(rows, gpu))
+
+
+def _note_unpredicted(without: dict[str, int]) -> None:
+    for why, count in without.items():
+        note(f"{count} points have no prediction: {why}")
 
 
 def _run(points: list[Point], suite: str, path: Path, *, again: bool, counters: bool, commit: str | None, jobs: int) -> Outcome:
@@ -92,10 +99,9 @@ def _run(points: list[Point], suite: str, path: Path, *, again: bool, counters: 
     tool = find_ncu() if counters else ""
     runner = GpuRunner()
     gpu = gpu_of(str(runner.about["device"]))
-    if gpu is None:
-        note(f"{runner.about['device']} is not in the catalogue: nothing is predicted")
     there = runnable(points, runner.arch)
     planned = measuring.plan(countable(there) if counters else there, gpu, runner.arch)
+    _note_unpredicted(measuring.unpredicted(planned, gpu))
     runner.compile([(one.point, one.tiles) for one in planned], jobs=jobs, note=note)
     chosen = CounterRunner(runner.about, tool, suite) if counters else runner
     store = Store(path, note=note)
@@ -127,11 +133,8 @@ def _with_progress(planned: list[Planned], runner: object, store: object, **opti
             if line is not None:
                 console.print(line, highlight=False, soft_wrap=True)
 
-        try:
+        with stoppable(lambda: f"the {kept} rows measured so far are kept; the same command goes on from there"):
             return measure_all(planned, runner, store, heard=heard, **options)  # type: ignore[arg-type]
-        except KeyboardInterrupt:
-            note(f"stopped: the {kept} rows measured so far are kept; the same command goes on from there")
-            raise
 
 
 def _finish(outcome: Outcome, suite: str, store: Path, json: bool) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -23,3 +25,18 @@ def print_json(data: Any) -> None:
 def note(text: str) -> None:
     """One line for the person at the terminal, on stderr."""
     sys.stderr.write(text + "\n")
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, with the line for the person at the terminal: what is kept of the work so far."""
+
+
+@contextmanager
+def stoppable(kept: Callable[[], str]) -> Iterator[None]:
+    """Around work that takes minutes: Ctrl-C becomes Stopped, which says what is `kept` by then."""
+    try:
+        yield
+    except Stopped:
+        raise
+    except KeyboardInterrupt as stop:
+        raise Stopped(f"stopped: {kept()}") from stop

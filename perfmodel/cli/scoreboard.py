@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfmodel.cli.output import JsonOption, note, print_json
+from perfmodel.cli.output import JsonOption, note, print_json, stoppable
 from perfmodel.files import read_text, write_atomic
 
 if TYPE_CHECKING:
@@ -42,11 +42,13 @@ def scoreboard(
     from perfmodel.report.scoreboard import markdown, replaced
 
     if sample is not None:
-        _write_sample(sample)
+        with stoppable(lambda: f"{sample} is as it was"):
+            _write_sample(sample)
         return
     if write is not None:
         replaced(read_text(write), "", write)  # what is wrong with the document is said before the minutes that follow
-    board = _computed()
+    with stoppable(lambda: "nothing is kept, no file was changed"):
+        board = _computed()
     data = board.as_json()
     if write is not None:
         _write(write, replaced(read_text(write), markdown(data), write), data)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfmodel.cli.output import JsonOption
+from perfmodel.cli.output import JsonOption, stoppable
 from perfmodel.errors import PerfModelError
 
 if TYPE_CHECKING:
     from perfmodel.validation.silicon.validate import SiliconValidation
     from perfmodel.validation.targets import Validation
 
-SILICON, RUNS = "silicon", "runs"
+SILICON, RUNS, SERVING = "silicon", "runs", "serving"
 HELP = """Hold predictions against measurements: the published and measured `tables` that come along; `silicon`, the public ones of the
-package aiconfigurator-core (extra `silicon`), 3.6 million MoE layers or, with --op, another op; `runs` of our own kernels; or a
-CSV of your own.
+package aiconfigurator-core (extra `silicon`), 3.6 million MoE layers or, with --op, another op; `serving`, its measured services;
+`runs` of our own kernels; or a CSV of your own.
 
 A layer has the columns gpu, kernel, format, num_tokens, hidden, inter, topk, num_experts, tp, ep, routing, latency_us
 (and may have gated, source, launch, caches),
@@ -29,7 +29,10 @@ Example: `perfmodel validate tables` or `perfmodel validate mine.csv --kernel ma
 """
 
 TargetArgument = Annotated[
-    str, typer.Argument(metavar="tables|silicon|runs|FILE.csv", help="Bundled tables, public measurements, runs of our kernels, or a CSV.")
+    str,
+    typer.Argument(
+        metavar="tables|silicon|runs|serving|FILE.csv", help="Bundled tables, public measurements, runs of our kernels, services, or a CSV."
+    ),
 ]
 
 
@@ -56,6 +59,9 @@ def validate(
     checks: Annotated[
         bool, typer.Option("--checks", help="Of `silicon`: what is wrong in the measurements themselves, by kernel, GPU and source.")
     ] = False,
+    unseen_pairs: Annotated[
+        bool, typer.Option("--unseen-pairs", help="Of `serving`: predict each pair of model and GPU by fits without it. Minutes.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Score the rows of `target` and print families, or everything as JSON."""
@@ -63,6 +69,11 @@ def validate(
 
     if store is not None and target != RUNS:
         raise PerfModelError("goes with `runs`", field="--store", value=target, mend="Write perfmodel validate runs.")
+    if target == SERVING:
+        _serving(unseen_pairs, as_json)
+        return
+    if unseen_pairs:
+        raise PerfModelError("goes with `serving`", field="--unseen-pairs", value=target, mend="Write perfmodel validate serving.")
     if target == SILICON:
         _silicon(op, gpu, kernel, leave_out_gpu, leave_out_arch, rows, as_json, checks)
         return
@@ -98,15 +109,28 @@ def _silicon(
     if path is not None:
         _check_rows_path(path)
     left = [name.strip() for name in leave_out_gpu.split(",")] if leave_out_gpu is not None else []
-    outcome = validate_silicon(op, gpu=gpu, kernel=kernel, leave_out_gpu=left, leave_out_arch=leave_out_arch)
-    if path is not None:
-        outcome.write(path)
+    with stoppable(lambda: "nothing is kept" if path is None else f"nothing is kept, {path} is as it was"):
+        outcome = validate_silicon(op, gpu=gpu, kernel=kernel, leave_out_gpu=left, leave_out_arch=leave_out_arch)
+        if path is not None:
+            outcome.write(path)
     if checks:
         _checks(outcome, as_json)
     elif as_json:
         print_json(outcome.summary())
     else:
         print_families(outcome.summary())
+
+
+def _serving(unseen_pairs: bool, as_json: bool) -> None:
+    from perfmodel.cli.output import note, print_json
+    from perfmodel.report.serving import print_serving
+    from perfmodel.validation.serving.validate import validate_serving
+
+    summary = validate_serving(unseen_pairs=unseen_pairs, heard=note).summary()
+    if as_json:
+        print_json(summary)
+    else:
+        print_serving(summary)
 
 
 def _check_rows_path(path: Path) -> None:

@@ -85,4 +85,4 @@ def _key_time(shapes: Shapes, tile: float, use: Use, p: Mapping[str, float]) -> 
     return smooth_maximum(products, arrival, PRODUCTS_AND_ARRIVAL)
 
 
-DECODE = Op("attention-decode", SIZES, "context", ("tile_m", "tile_k"), PARAMETERS, decode_time)
+DECODE = Op("attention-decode", SIZES, "context", ("tile_m", "tile_k"), PARAMETERS, decode_time, needs=(("tile_m",),))

@@ -115,4 +115,4 @@ def _key_time(shapes: Shapes, rows: float, use: Use, p: Mapping[str, float]) -> 
     return smooth_maximum(products, softmax, p["softmax_exponent"])
 
 
-PREFILL = Op("attention-prefill", SIZES, "context", ("tile_q", "pack"), PARAMETERS, prefill_time)
+PREFILL = Op("attention-prefill", SIZES, "context", ("tile_q", "pack"), PARAMETERS, prefill_time, needs=(("tile_q",),))

@@ -178,5 +178,7 @@ COLLECTIVES = Op(
     ("passes", "direct", "in_switch", "own_KiB", "one_shot_KiB", "symmetric_KiB"),
     PARAMETERS,
     collective_time,
+    needs=(("passes",),),
+    by_ranks=("own_KiB", "one_shot_KiB", "symmetric_KiB"),
     scarce=True,
 )

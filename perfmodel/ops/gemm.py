@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from perfmodel.errors import PerfModelError
 from perfmodel.formats import Format, get_format
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.activation import BF16
@@ -174,23 +175,27 @@ def _unaligned(problem: _Problem, p: Mapping[str, float]) -> Array:
 def _fastest(use: Use, problem: _Problem, peak: float, p: Mapping[str, float]) -> _Kernel:
     """The kernel with the fastest tile and split of the menus."""
     gpu = use.gpu
+    dram_rate = gpu.dram_bandwidth * p["bandwidth_efficiency"]
     rates = _Rates(
         sm=peak / gpu.sm_count * p["compute_efficiency"],
-        dram=gpu.dram_bandwidth * p["bandwidth_efficiency"],
-        l2=problem.l2_bandwidth * p["l2_efficiency"],
+        dram=dram_rate,
+        l2=max(problem.l2_bandwidth * p["l2_efficiency"], dram_rate),  # what DRAM gives comes through L2
         in_flight=p["in_flight_KiB"] * KIB,
     )
     l2 = known(gpu, "l2_capacity")
     cold = outgrows(problem.copies * problem.weights + problem.others, l2 * p["l2_share"])
     again = p["reread"] * outgrows(problem.weights + problem.m * problem.k * problem.act_bytes, l2)
     best: _Kernel | None = None
+    splits = use.menus.get("split", (1,))
     for tile_m, tile_n, allowed in _tiles(use.menus, problem.m):
         dram = problem.weights * cold + problem.others + again * _rereads(problem, tile_m, tile_n)
-        for split in use.menus.get("split", (1,)):
-            may = allowed & ((split == 1) | (problem.k >= split * SHORTEST_K))
+        for split in splits:
+            may = allowed & ((split == min(splits)) | (problem.k >= split * SHORTEST_K))
             kernel = _candidate(problem, rates, p, (tile_m, tile_n, split), dram, cold).where(may)
             best = kernel if best is None else best.or_faster(kernel)
-    assert best is not None
+    if best is None:
+        mend = f"Menus must hold a tile of tile_m x tile_n <= {LARGEST_TILE}."
+        raise PerfModelError("no tile of the menus fits into an SM", field="menus.tile_n", value=dict(use.menus), mend=mend)
     return best
 
 
@@ -246,4 +251,5 @@ def outgrows(size: Array, capacity: float) -> Array:
 
 
 SIZES = ("m", "n", "k", "copies", "eager")
-GEMM = Op("gemm", SIZES, "m", ("tile_m", "tile_m_by_size", "tile_n", "split"), PARAMETERS, gemm_time)
+MENUS = ("tile_m", "tile_m_by_size", "tile_n", "split")
+GEMM = Op("gemm", SIZES, "m", MENUS, PARAMETERS, gemm_time, needs=(("tile_m", "tile_m_by_size"), ("tile_n",)))

@@ -63,11 +63,16 @@ def l2_bandwidth(gpu: GpuSpec) -> float:
     return gpu.l2_bandwidth or L2_OVER_DRAM * gpu.dram_bandwidth
 
 
+FIELDS = {"l2_capacity": "l2.capacity_MiB", "l2_latency": "l2.latency_ns", "dram_latency": "memory.latency_ns"}
+"""Fact of a GPU that may be absent -> where it stands in the GPU's YAML file."""
+
+
 def known(gpu: GpuSpec, fact: str) -> float:
-    """A fact of the GPU's file that may be absent. Raises PerfModelError that names it where it is."""
+    """A fact of the GPU's file that may be absent, one of FIELDS. Raises PerfModelError that names its field where it is."""
     value: float | None = getattr(gpu, fact)
     if value is None:
-        raise PerfModelError(f"{gpu.id} has no {fact}, which this op needs", field=fact, mend="Add it to the GPU's file.")
+        mend = f"Add {FIELDS[fact]} to the GPU's YAML file, with its source."
+        raise PerfModelError(f"the file of {gpu.id} does not say it, and this op needs it", field=FIELDS[fact], mend=mend)
     return value
 
 
@@ -83,7 +88,10 @@ class Op:
     menus: tuple[str, ...]
     parameters: Mapping[str, Parameter]
     time: Callable[[Use, Mapping[str, Array], Mapping[str, float]], OpTime]
-
+    needs: tuple[tuple[str, ...], ...] = ()
+    """Menus without which there is no time: of each of these, one or another."""
+    by_ranks: tuple[str, ...] = ()
+    """Menus whose entries stand for numbers of ranks."""
     scarce: bool = False
     """Measured in few rows: fits pool the formats, draw single rows and take their intervals from cross-validation."""
 

@@ -43,8 +43,11 @@ def quantise_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]) 
     # Of a difference of two kernels no byte is compulsory: what is scaled next may be held on the chip.
     floor = sizes["whole"] * np.maximum(moved - l2, 0.0) / gpu.dram_bandwidth
     cold = outgrows(moved, l2 * p["l2_share"]) if p["l2_share"] else np.ones_like(moved)
+    from_dram = gpu.dram_bandwidth * p["bandwidth_efficiency"]
     from_l2 = l2_bandwidth(gpu) * p["l2_efficiency"]
-    memory = moved * (_over(cold, gpu.dram_bandwidth * p["bandwidth_efficiency"]) + _over(1.0 - cold, from_l2))
+    # What DRAM gives comes through L2. A difference of two kernels is no such time: for each byte it may be larger out of L2.
+    warm = np.where(sizes["whole"] > 0, _over(1.0 - cold, max(from_l2, from_dram)), _over(1.0 - cold, from_l2))
+    memory = moved * (_over(cold, from_dram) + warm)
     rows = m * (p["row_ns"] * NANOSECOND) + k * (p["depth_ps"] * PICOSECOND)
     total = p["fixed_us"] * MICROSECOND + smooth_maximum(rows, memory, JOINED)
     return OpTime(np.maximum(total, floor), floor, rows, memory)

@@ -29,7 +29,7 @@ td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space:
 CAPTIONS = {
     "scatter": "Each dot is a row. The dotted lines are 20 % off.",
     "tokens": "Above 1 the model is too slow; the line is the median. What is further off than 1.5 times lies at the edge.",
-    "regime": "overhead: predicted at over three times its floor; else the higher roof, compute or memory.",
+    "regime": "overhead: predicted at over three times its floor; else the higher roof, compute or memory, or the link between GPUs.",
 }
 ERRORS = ("median_ape", "mape", "p90_ape", "bias", "coverage80")
 HEADS = ("scored", "median", "mean", "p90", "bias", "in 80 %")

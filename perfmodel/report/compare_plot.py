@@ -28,7 +28,7 @@ WIDE = 1.5
 """Residuals beyond this factor are drawn at the edge."""
 LEAST_OF_A_MEDIAN = 5
 """Rows."""
-REGIMES = ("overhead", "memory", "compute")
+REGIMES = ("overhead", "memory", "link", "compute")
 Points = Mapping[str, Sequence[Any]]
 Draw = Callable[["Axes", Points, Mapping[str, str]], None]
 

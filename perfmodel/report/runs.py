@@ -37,8 +37,10 @@ def heard_line(name: str, verdict: str, run: Any, why: str) -> Text | None:
         return None
     if verdict == "failed":
         return Text(f"{name}: failed: {why}", style="red")
+    if run.us is None and run.dram_bytes is None:
+        return Text(f"{name}: DRAM bytes were not counted for every kernel of the call")
     if run.us is None:
-        return Text(f"{name}: {(run.dram_bytes or 0) / MB:,.1f} MB of DRAM{_against(run.dram_bytes, run.predicted_dram_bytes)}")
+        return Text(f"{name}: {run.dram_bytes / MB:,.1f} MB of DRAM{_against(run.dram_bytes, run.predicted_dram_bytes)}")
     line = Text(f"{name}: {run.us:,.1f} us{_against(run.us, run.predicted_us)}")
     return line.append(f", WRONG RESULT: error {run.rel_err}, {run.nan} NaN", style="red") if run.wrong else line
 

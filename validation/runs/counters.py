@@ -42,27 +42,28 @@ def parse_ncu(text: str) -> list[dict[str, float]]:
         unit = row.get("Metric Unit") or ""
         if unit not in UNITS:
             raise PerfModelError("printed a unit that is not known", field="ncu", value=unit, mend="Run it with --print-units base.")
+        kernel = found.setdefault(row["ID"], {})
         try:
             value = float((row["Metric Value"] or "").replace(",", "")) * UNITS[unit]
         except ValueError:
             continue  # "n/a": the GPU does not have the counter
-        found.setdefault(row["ID"], {})[row["Metric Name"]] = value
+        kernel[row["Metric Name"]] = value
     return list(found.values())
 
 
 def add_up(kernels: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The counters of all kernels of a call as those of one."""
+    """The counters of all kernels of a call as those of one: those that every kernel has, for a sum over some would be too small."""
     kernels = list(kernels)
-    names = dict.fromkeys(name for one in kernels for name in one)
+    everywhere = [name for name in (kernels[0] if kernels else ()) if all(name in one for one in kernels)]
     out = {}
-    for name in names:
-        have = [one for one in kernels if name in one]
-        weight = WEIGHT.get(name)
-        if name.endswith(".pct") or ".pct_of" in name:
-            weights = [one.get(weight or TIME, 1.0) for one in have]
-            out[name] = sum(one[name] * share for one, share in zip(have, weights, strict=True)) / max(sum(weights), 1e-30)
-        else:
-            out[name] = sum(one[name] for one in have)
+    for name in everywhere:
+        weight = WEIGHT.get(name, TIME)
+        if not (name.endswith(".pct") or ".pct_of" in name):
+            out[name] = sum(one[name] for one in kernels)
+        elif len(kernels) == 1:
+            out[name] = kernels[0][name]
+        elif weight in everywhere:
+            out[name] = sum(one[name] * one[weight] for one in kernels) / max(sum(one[weight] for one in kernels), 1e-30)
     return out
 
 

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from perfmodel.validated import Strict, load_model
 
-OURS = re.compile(r"(numba-[a-z]+)-.*-n(\d{1,6})(-[a-z]+)?", re.ASCII)
-"""Kind, format, tokens of a tile, epilogue."""
+OURS = re.compile(r"(numba-[a-z]+)-.*-n(\d{1,6})((?:-[a-z]+){0,2})", re.ASCII)
+"""Kind, format, tokens of a tile; epilogue, and `gather` where the kernel finds the rows of its tokens itself."""
 TORCH = {"torch-grouped-mm": "torch-grouped-mm", "torch-scaled-grouped-mm": "torch-grouped-mm"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from perfmodel.kernels.tiles import Tile
 from perfmodel.units import MICROSECOND
 from perfmodel.validation.runs.kernels import gpu_of, named
 from perfmodel.validation.runs.points import Choose, LayerPoint, Point
-from perfmodel.validation.runs.predict import Predicted, predict, predict_dram
+from perfmodel.validation.runs.predict import Predicted, predict, predict_dram, why_not
 from perfmodel.validation.runs.record import Run
 from perfmodel.validation.runs.store import Store
 from perfmodel.validation.runs.work import gemm_work, layer_work
@@ -72,6 +73,12 @@ def plan(points: Sequence[Point], gpu: str | None, arch: str = "sm_90a") -> list
     cases = [point.case(gpu, tile) for point, tile in zip(points, chosen, strict=True)]
     found = zip(points, chosen, predict(cases), map(predict_dram, cases), strict=True)
     return [Planned(*one) for one in found]
+
+
+def unpredicted(planned: Sequence[Planned], gpu: str | None) -> dict[str, int]:
+    """Why points have no prediction -> how many of them."""
+    reasons = (why_not(one.point.case(gpu, one.tiles)) for one in planned if one.predicted is None)
+    return dict(Counter(reason for reason in reasons if reason is not None))
 
 
 def planned_json(one: Planned) -> dict[str, Any]:

@@ -66,7 +66,10 @@ def read_output(point: Point, out: str, errors: str) -> dict[str, Any]:
     name = next((line.removeprefix("kernel: ") for line in (out + "\n" + errors).splitlines() if line.startswith("kernel: ")), None)
     if name is None:
         raise PerfModelError("did not run the point", field=TOOL, value=(errors or out).strip()[-300:], mend="Run the command by hand.")
-    return {"kernel": name} | counted(add_up(parse_ncu(out)))
+    metrics = add_up(parse_ncu(out))
+    if not metrics:
+        raise PerfModelError("read no counter of every kernel of the call", field=TOOL, value=point.name, mend="Run the command by hand.")
+    return {"kernel": name} | counted(metrics)
 
 
 def run_once(point: GemmPoint, chosen: tuple[Tile, ...]) -> str:

@@ -56,14 +56,26 @@ def predict(cases: Sequence[Case]) -> list[Predicted | None]:
 
 def _alike(cases: Sequence[Case]) -> Sequence[Predicted | None]:
     """Predictions of cases that differ in sizes alone."""
+    found = _answer(cases)
+    return [None] * len(cases) if isinstance(found, str) else found
+
+
+def why_not(case: Case) -> str | None:
+    """Why there is no prediction of a case; None where there is one."""
+    found = _answer([case])
+    return found if isinstance(found, str) else None
+
+
+def _answer(cases: Sequence[Case]) -> list[Predicted] | str:
+    """Predictions of cases that differ in sizes alone, or why there are none."""
     first = cases[0]
     if first.gpu is None or first.profile is None:
-        return [None] * len(cases)
+        return "the GPU is not in the catalogue" if first.gpu is None else "the kernel has no profile"
     try:
         return (_layers if first.kind == "layer" else _gemms)(cases, _gpu(first.gpu), first.profile)
     except PerfModelError as error:
         if error.field in NOT_COVERED:
-            return [None] * len(cases)
+            return f"{first.profile} in {first.format}: {error.problem}"
         raise
 
 

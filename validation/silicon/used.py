@@ -15,7 +15,9 @@ from perfmodel.validation.measurements import Mask, Measurements
 def rows_used(rows: Measurements, chosen: Mask) -> tuple[int, int]:
     """Rows that the bundled fits of the `chosen` rows [n] were made with, by their provenance, and the rows that those were drawn from.
 
-    A fit is made of all GPUs of an architecture, sometimes of several formats: one chosen GPU counts all of them, on both sides.
+    Rows without a fit are no part of either: nothing was drawn from them, nor is any predicted.
+    A fit is made of all GPUs of an architecture, sometimes of several formats: one chosen GPU counts all of them, on both sides. Fits of
+    a profile that differ in their architectures and formats alone are parts of one, whose rows count once.
     """
     load, ids = (load_profile, profile_ids()) if rows.kind == "layer" else (load_op_profile, op_profile_ids())
     used: dict[Hashable, int] = {}
@@ -23,8 +25,10 @@ def rows_used(rows: Measurements, chosen: Mask) -> tuple[int, int]:
     met: set[Hashable] = set()
     for family, index in families(rows, np.ones(len(rows), bool)).items():
         fit = load(family.kernel).find_fit(family.architecture, family.format) if family.kernel in ids else None
-        key: Hashable = family if fit is None else id(fit)
-        used[key] = 0 if fit is None else fit.provenance.rows or 0
+        if fit is None:
+            continue
+        key: Hashable = (family.kernel, fit.model_dump_json(exclude={"architectures", "formats"}))
+        used[key] = fit.provenance.rows or 0
         of[key] = of.get(key, 0) + len(index)
         if chosen[index].any():
             met.add(key)

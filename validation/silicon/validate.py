@@ -60,7 +60,7 @@ class SiliconValidation:
         return {
             "schema": SCHEMA,
             "target": "silicon",
-            "calibration": {"fraction_used": self.used / self.of, "rows": self.used},
+            "calibration": {"fraction_used": self.used / max(self.of, 1), "rows": self.used},
             "families": score_by_family(self.held),
             "regimes": score_by_regime(self.rows, self.held),
             "overall": score(self.held),
@@ -125,13 +125,14 @@ def validate_silicon(
 
 def _score_unseen(op: str, unseen: Measurements, known: Measurements, architecture: str | None) -> SiliconValidation:
     """Rows predicted by fits to `known` ones, those of older architectures where `architecture` was left out."""
+    _, of = rows_used(known, np.ones(len(known), bool))
     if op == "moe":
         fits = calibrate(known, usable_mask(known))
         used = sum(fitted.rows for fitted in fits)
-        return SiliconValidation(unseen, hold(unseen, predict_by(carried_over(fits, architecture))), used, len(known))
+        return SiliconValidation(unseen, hold(unseen, predict_by(carried_over(fits, architecture))), used, of)
     op_fits = calibrate_ops(known, usable_mask(known))
     used = sum(fitted.rows for fitted in op_fits)
-    return SiliconValidation(unseen, hold(unseen, predict_ops_by(carried_over(op_fits, architecture))), used, len(known))
+    return SiliconValidation(unseen, hold(unseen, predict_ops_by(carried_over(op_fits, architecture))), used, of)
 
 
 def read_op(op: str) -> Measurements:

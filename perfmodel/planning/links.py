@@ -1,0 +1,25 @@
+"""GPUs of one box that nothing joins: they are planned for one by one."""
+
+from __future__ import annotations
+
+from perfmodel.hardware import GpuSpec
+from perfmodel.hardware.parts import Link, Links
+from perfmodel.hardware.quantity import Quantity
+from perfmodel.ops.collective import fabric
+
+NOTHING = Quantity(value=1.0, source="no instance of one GPU uses it", status="derived")
+
+
+def linked(gpu: GpuSpec) -> bool:
+    """Whether the GPU's file names a link to others."""
+    return gpu.nvlink_bandwidth is not None or gpu.pcie_bandwidth is not None
+
+
+def domain_of(gpu: GpuSpec) -> int:
+    """GPUs that a tensor-parallel group may span: those that NVLink joins, or those of a node; 1 without a link."""
+    return max(fabric(gpu).domain, gpu.gpus_per_node) if linked(gpu) else 1
+
+
+def with_link(gpu: GpuSpec) -> GpuSpec:
+    """The GPU itself, or one with a link that is never used, for rates that ask for one."""
+    return gpu if linked(gpu) else gpu.model_copy(update={"links": Links(pcie=Link(per_direction_GBps=NOTHING))})

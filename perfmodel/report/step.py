@@ -1,0 +1,49 @@
+"""A step of a whole model in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perfmodel.report.gap import number
+
+if TYPE_CHECKING:
+    from perfmodel.serving.predict import StepResult
+
+
+def render(result: StepResult, console: Console) -> None:
+    """Print what the step consists of, its time and rate, and what the memory of a GPU holds."""
+    shape = ", ".join(
+        f"{name} {value}" for name, value in (("tp", result.tp), ("pp", result.pp), ("dp", result.dp), ("ep", result.ep)) if value > 1
+    )
+    what = f"decode of {result.batch:,} sequences" if result.phase == "decode" else "a prompt"
+    console.print(Text(f"{result.model} on {result.gpus} x {result.gpu}, {what} at {result.context:,} tokens", style="bold"))
+    formats = f"{result.format}, other layers {result.dense_format}, cache {result.cache_format}"
+    console.print(Text(f"{formats}{'; ' + shape if shape else ''}{'; ' + result.backend if result.backend else ''}"))
+    console.print(_table(result))
+    low, high = (number(value) for value in result.interval_us)
+    console.print(Text(f"80 % from {low} to {high} us; {result.tokens_per_s_per_gpu:,.0f} tokens/s a GPU"))
+    held = ", ".join(f"{name} {value:,.1f}" for name, value in result.memory_GB.items())
+    console.print(Text(f"GB of a GPU: {held}; it has {result.capacity_GB:,.1f}"))
+    if not result.fits:
+        console.print(Text(f"does not fit: at this context {result.most_sequences:,} sequences do", style="red"))
+    else:
+        most = f"{result.most_sequences:,} sequences of this context fit, or so many of up to {result.longest_context:,} tokens"
+        console.print(Text(most))
+    for line in result.notes:
+        console.print(Text(f"note: {line}", style="yellow"))
+
+
+def _table(result: StepResult) -> Table:
+    table = Table(header_style="bold", pad_edge=False)
+    table.add_column("op")
+    table.add_column("us", justify="right")
+    table.add_column("share", justify="right")
+    for op in result.ops:
+        table.add_row(op.name, number(op.us), f"{op.us / result.latency_us:.0%}")
+    table.add_section()
+    table.add_row("step" if result.phase == "decode" else "prompt", number(result.latency_us), "", style="bold")
+    return table

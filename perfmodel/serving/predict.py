@@ -1,0 +1,161 @@
+"""One step of a whole model on one instance, op by op: what `perfmodel predict MODEL --phase decode|prefill` gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from perfmodel.errors import PerfModelError
+from perfmodel.hardware import GpuSpec
+from perfmodel.scenario import as_gpu, default_format
+from perfmodel.serving.engine import load_calibration
+from perfmodel.serving.formats import formats_of, precision_of
+from perfmodel.serving.memory import longest_context, memory_bytes, most_sequences
+from perfmodel.serving.parallel import Parallel
+from perfmodel.serving.step import Batch, decode, rates_of, step_ops, step_time
+from perfmodel.serving.work import Work, work_of
+from perfmodel.units import GB, MICROSECOND
+from perfmodel.validated import Strict
+from perfmodel.workload import load_model
+from perfmodel.workload.expectation import Array
+from perfmodel.workload.model import ModelSpec
+
+Phase = Literal["decode", "prefill"]
+
+
+class StepOp(Strict):
+    """One kind of op over all layers of a step."""
+
+    name: str
+    us: float = Field(ge=0)
+
+
+class StepResult(Strict):
+    """A step of a model: its time with an 80 % interval, what it consists of, and the memory of a GPU."""
+
+    schema_: str = Field(default="perfmodel.predict-model/1", alias="schema")
+    model: str
+    gpu: str
+    phase: str
+    backend: str | None
+    format: str
+    dense_format: str
+    cache_format: str
+    tp: PositiveInt
+    pp: PositiveInt
+    dp: PositiveInt
+    ep: PositiveInt
+    gpus: PositiveInt
+    batch: PositiveInt
+    """Sequences of the instance that decode, or prompts, which run one after the other."""
+    context: PositiveInt
+    """Tokens that a sequence sees, or those of a prompt."""
+    latency_us: float
+    """Of the step, or of one prompt."""
+    interval_us: tuple[float, float]
+    tokens_per_s_per_gpu: float
+    ops: tuple[StepOp, ...]
+    memory_GB: dict[str, float]
+    """Of one GPU: weights, cache, workspace."""
+    capacity_GB: float
+    fits: bool
+    most_sequences: int
+    """Of this context that fit an instance at a time."""
+    longest_context: int
+    """That so many sequences may have at a time."""
+    notes: tuple[str, ...] = ()
+
+
+def predict(
+    model: str | Path | ModelSpec,
+    gpu: str | Path | GpuSpec,
+    *,
+    phase: Phase = "decode",
+    batch: int = 1,
+    context: int = 4096,
+    format: str | None = None,
+    cache_format: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    backend: str | None = None,
+    changes: tuple[str, ...] = (),
+) -> StepResult:
+    """One step of a whole model: `batch` sequences that decode at `context` tokens, or a prompt of `context` tokens.
+
+    tp, pp, dp, ep: how an instance's GPUs share the model (`serving.parallel.Parallel`). backend: trtllm, sglang or vllm, whose habits
+    then count. Raises PerfModelError for what does not exist, does not split, or has no attention to predict.
+    """
+    spec = model if isinstance(model, ModelSpec) else load_model(model)
+    gpu_spec = as_gpu(gpu, changes)
+    _check(spec, phase, batch, context, backend)
+    parallel = Parallel(tp, pp, dp, ep)
+    parallel.check(spec)
+    form = default_format(spec.format, gpu_spec) if format is None else format
+    formats = formats_of(spec, form, cache_format)
+    work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
+    rates = rates_of(gpu_spec, formats.experts, formats.dense)
+    calibration = load_calibration()
+    engine = calibration.engine_of(backend)
+    words = {
+        "model": spec.id,
+        "precision": precision_of(form),
+        "architecture": gpu_spec.architecture,
+        "gpu": gpu_spec.id,
+        "mode": "aggregated",
+    }
+    factor = calibration.factor("tpot" if phase == "decode" else "ttft", words | ({"backend": backend} if backend else {}))
+    step = _batch(phase, batch, context, parallel)
+    seconds = float(step_time(work, rates, engine, step)[0]) * factor
+    ops = {name: float(values[0]) * factor for name, values in step_ops(work, rates, engine, step).items()}
+    ops["launches ahead of kernels"] = max(seconds - sum(ops.values()), 0.0)
+    low, high = calibration.interval.get("tpot" if phase == "decode" else "ttft", (0.8, 1.25))
+    memory = memory_bytes(work, np.array([float(batch)]), np.array([float(context)]))
+    tokens = batch if phase == "decode" else context
+    return StepResult(
+        model=spec.id, gpu=gpu_spec.id, phase=phase, backend=backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
+        tp=tp, pp=pp, dp=dp, ep=ep, gpus=parallel.gpus, batch=batch, context=context, latency_us=seconds / MICROSECOND,
+        interval_us=(seconds * low / MICROSECOND, seconds * high / MICROSECOND), tokens_per_s_per_gpu=tokens / seconds / parallel.gpus,
+        ops=tuple(StepOp(name=name, us=value / MICROSECOND) for name, value in ops.items() if value > 0),
+        memory_GB={name: float(values[0]) / GB for name, values in memory.items()}, capacity_GB=gpu_spec.dram_capacity / GB,
+        fits=_most(work, gpu_spec, context) >= batch, most_sequences=_most(work, gpu_spec, context),
+        longest_context=int(longest_context(work, np.array([gpu_spec.dram_capacity]), np.array([float(batch)]))[0]), notes=spec.notes,
+    )  # fmt: skip
+
+
+def _check(spec: ModelSpec, phase: str, batch: int, context: int, backend: str | None) -> None:
+    if not spec.attention:
+        raise PerfModelError(
+            "is a single layer, not a whole model", field="MODEL", value=spec.id, mend="Leave --phase out, or name a model."
+        )
+    if phase not in ("decode", "prefill"):
+        raise PerfModelError("no such phase", field="phase", value=phase, mend="Give decode or prefill.")
+    if backend not in (None, *load_calibration().backends):
+        known = ", ".join(load_calibration().backends)
+        raise PerfModelError("no such backend", field="backend", value=backend, mend=f"Give {known}, or leave it out.")
+    for name, value in (("batch", batch), ("context", context)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            raise PerfModelError("must be a whole number from 1", field=name, value=value, mend="Give 64, say.")
+
+
+def _batch(phase: str, batch: int, context: int, parallel: Parallel) -> Batch:
+    if phase == "decode":
+        return decode(_vector(max(batch / parallel.dp, 1.0)), _vector(context))
+    return Batch(_vector(0.0), _vector(0.0), _vector(context), _vector(0.0))
+
+
+def _most(work: Work, gpu: GpuSpec, context: int) -> int:
+    return int(most_sequences(work, np.array([gpu.dram_capacity]), _vector(context))[0])
+
+
+def _vector(value: float) -> Array:
+    return np.array([float(value)])
+
+
+def as_json(result: StepResult) -> dict[str, Any]:
+    """The JSON object of the command."""
+    return result.model_dump(by_alias=True)

@@ -1,0 +1,130 @@
+"""Steady state of a service under a closed loop of clients or a rate of requests: TTFT, TPOT, what runs at a time.
+
+Running sequences decode step by step; each arriving prompt is put into steps of its own kind and delays them. Equations: the closed form
+of a queue whose server slows down with what it serves; see docs/serving.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.step import Batch, Rates, decode, step_time
+from perfmodel.serving.work import Work
+from perfmodel.units import MICROSECOND
+from perfmodel.workload.expectation import Array
+
+ROUNDS = 24
+"""Of the fixed point; it halves its error in each or better."""
+CROWD_TOKENS = 8192.0
+"""Of prompts that share a step where many wait: the engines' usual limit."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests in a closed loop, vectors over deployments: `clients` of each instance send the next as soon as one is answered."""
+
+    clients: Array
+    prompt: Array
+    """Mean tokens of a prompt that are not in the prefix cache."""
+    cached: Array
+    """Mean tokens of it that are."""
+    output: Array
+    """Mean tokens of an answer."""
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Seconds, and sequences; of one instance."""
+
+    ttft: Array
+    tpot: Array
+    running: Array
+    """Sequences that decode at a time."""
+    prefill: Array
+    """Seconds of a prompt alone."""
+
+    def requests_per_s(self, load: Load) -> Array:
+        """Answers a second."""
+        return load.clients / (self.ttft + (load.output - 1) * self.tpot)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The instances that run prompts, or those that decode; vectors over deployments."""
+
+    work: Work
+    rates: Rates
+    instances: Array
+    most: Array
+    """Sequences that fit the memory of one."""
+
+
+def aggregated(work: Work, rates: Rates, engine: Engine, load: Load, most: Array) -> Steady:
+    """Steady state where the same GPUs run prompts and decode; `most` sequences of an instance fit their memory at a time."""
+    context = load.cached + load.prompt + load.output / 2
+    prefill = prompt_time(work, rates, engine, load)
+    crowd = crowded_time(work, rates, engine, load)
+    running = np.minimum(load.clients, most)
+    ttft, tpot = prefill, np.zeros_like(prefill)
+    for _ in range(ROUNDS):
+        a_rank = np.maximum(running / work.dp, np.minimum(running, 1.0))
+        alone = step_time(work, rates, engine, decode(a_rank, context))
+        mixed = step_time(work, rates, engine, Batch(a_rank, context, load.prompt, load.cached))
+        added = np.maximum(mixed - alone, 0.0) / work.dp  # prompts of several attention ranks run side by side
+        held = ttft + load.output * alone
+        rate = np.maximum(load.clients - 1, 0.0) / np.maximum(ttft + load.output * np.maximum(tpot, alone), held)
+        busy = np.minimum(engine.interference * rate * added, 0.9)
+        new_tpot = alone / (1.0 - busy)
+        tpot = np.where(tpot > 0, 0.5 * (tpot + new_tpot), new_tpot)
+        queue = _queue(load, most, tpot)
+        first = engine.burst * 0.5 * load.clients * crowd / work.dp
+        ttft = engine.first_us * MICROSECOND + prefill + tpot / 2 + first + queue
+        wanted = load.clients * load.output * tpot / (ttft + load.output * tpot)
+        running = 0.5 * (running + np.clip(wanted, np.minimum(load.clients, 1.0), most))
+    return Steady(ttft, tpot, running, prefill)
+
+
+def disaggregated(prefill: Side, decoding: Side, engine: Engine, load: Load) -> Steady:
+    """Steady state where some instances run prompts and hand their caches to others that decode; figures of all of them together."""
+    context = load.cached + load.prompt + load.output / 2
+    alone = prompt_time(prefill.work, prefill.rates, engine, load)
+    crowd = crowded_time(prefill.work, prefill.rates, engine, load)
+    servers = prefill.instances * prefill.work.dp
+    most = decoding.most * decoding.instances
+    running, ttft = np.minimum(load.clients, most), alone
+    tpot = np.zeros_like(alone)
+    for _ in range(ROUNDS):
+        an_instance = running / decoding.instances
+        a_rank = np.maximum(an_instance / decoding.work.dp, np.minimum(an_instance, 1.0))
+        tpot = step_time(decoding.work, decoding.rates, engine, decode(a_rank, context))
+        rate = np.maximum(load.clients - 1, 0.0) / (ttft + load.output * tpot)
+        busy = np.minimum(rate * alone / servers, 0.98)
+        waiting = np.minimum(engine.wait * busy / (1.0 - busy), load.clients) * alone / servers
+        first = engine.burst * 0.5 * load.clients * crowd / servers
+        before = (engine.first_us + engine.transfer_us) * MICROSECOND
+        ttft = 0.5 * (ttft + before + alone + tpot + waiting + first + _queue(load, most, tpot))
+        wanted = load.clients * load.output * tpot / (ttft + load.output * tpot)
+        running = 0.5 * (running + np.minimum(wanted, most))
+    return Steady(ttft, tpot, running, alone)
+
+
+def _queue(load: Load, most: Array, tpot: Array) -> Array:
+    """Seconds that a request waits because the cache is full: those beyond `most` are served one after the other."""
+    return np.maximum(load.clients - most, 0.0) * load.output * tpot / np.maximum(most, 1.0)
+
+
+def prompt_time(work: Work, rates: Rates, engine: Engine, load: Load) -> Array:
+    """Seconds of a prompt that runs alone."""
+    zero = np.zeros_like(load.prompt)
+    return step_time(work, rates, engine, Batch(zero, zero, load.prompt, load.cached))
+
+
+def crowded_time(work: Work, rates: Rates, engine: Engine, load: Load) -> Array:
+    """Seconds of a prompt among as many waiting ones as share a step."""
+    zero = np.zeros_like(load.prompt)
+    together = np.clip(np.floor(CROWD_TOKENS / np.maximum(load.prompt, 1.0)), 1.0, np.maximum(load.clients / work.dp, 1.0))
+    result: Array = step_time(work, rates, engine, Batch(zero, zero, load.prompt * together, load.cached, together)) / together
+    return result

@@ -1,0 +1,109 @@
+"""`perfmodel.simulate(...)` returns the object that `perfmodel simulate --json` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfmodel.errors import PerfModelError
+from perfmodel.hardware import GpuSpec
+from perfmodel.scenario import as_gpu, default_format
+from perfmodel.simulation.deploy import Instances, instances, side_of
+from perfmodel.simulation.engine import loop
+from perfmodel.simulation.load import Load, draw_load
+from perfmodel.simulation.request import SimulationRequest
+from perfmodel.simulation.state import Rules, State, new_state
+from perfmodel.units import MICROSECOND
+from perfmodel.validated import validate
+from perfmodel.workload import load_model
+from perfmodel.workload.model import ModelSpec
+
+MOST_RATES = 100
+MOST_PLACES = 2**26
+"""Instances x sequences at a time: half a gigabyte for each table of them."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A simulation that is done."""
+
+    request: SimulationRequest
+    model: ModelSpec
+    gpu: GpuSpec
+    format: str
+    load: Load
+    prefill: Instances | None
+    decoding: Instances
+    state: State
+
+
+def simulate(
+    model: str | Path | ModelSpec, gpu: str | Path | GpuSpec, *, changes: Sequence[str] = (), rates: Sequence[float] = (), **options: Any
+) -> dict[str, Any]:
+    """Serve requests with `model` on GPUs, and give percentiles of what clients see.
+
+    options: fields of SimulationRequest. `rates`: several rates in place of one; the result then has a `curve`, and is of the last one
+    otherwise. Returns the JSON object of `perfmodel simulate`. Raises PerfModelError for anything that does not fit.
+    """
+    from perfmodel.simulation.summary import as_object, point
+
+    requests = _requests({name: value for name, value in options.items() if value is not None}, rates)
+    spec = model if isinstance(model, ModelSpec) else load_model(model)
+    if spec.vocab is None or not spec.attention:
+        raise PerfModelError("is one layer, not a whole model", field="MODEL", value=spec.id, mend="Choose one of `perfmodel models`.")
+    gpu_spec = as_gpu(gpu, changes)
+    form = requests[0].format or default_format(spec.format, gpu_spec)
+    results = [as_object(execute(request, spec, gpu_spec, form)) for request in requests]
+    curve = {"curve": [point(result) for result in results]} if len(rates) else {}
+    return {**results[-1], **curve, "changes": list(changes)}
+
+
+def _requests(options: dict[str, Any], rates: Sequence[float]) -> list[SimulationRequest]:
+    """One for each rate, checked before any of them runs."""
+    if len(rates) and "rate" in options:
+        raise PerfModelError("goes with no rate", field="rates", value=list(rates), mend="Give one of them.")
+    if len(rates) > MOST_RATES:
+        raise PerfModelError(f"at most {MOST_RATES} rates a call", field="rates", value=len(rates), mend="Give fewer.")
+    loads = [{**options, "rate": rate} for rate in rates] if len(rates) else [options]
+    requests = [validate(SimulationRequest, load) for load in loads]
+    for request in requests:
+        request.check()
+    return requests
+
+
+def execute(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str) -> Outcome:
+    """Run one simulation."""
+    load = draw_load(request)
+    lengths = load.lengths
+    prefill = instances(request, model, gpu, form, request.prefill_gpus) if request.prefill_gpus else None
+    decoding = instances(request, model, gpu, form, request.gpus - (request.prefill_gpus or 0))
+    other = side_of(decoding, lengths, request)
+    first = other if prefill is None else side_of(prefill, lengths, request)
+    count = decoding.count + (prefill.count if prefill else 0)
+    if count * min(request.max_sequences, load.arrival.size) > MOST_PLACES:
+        mend = "Simulate fewer instances at a share of the load, or give --max-sequences."
+        raise PerfModelError("too many instances for that many sequences", field="gpus", value=request.gpus, mend=mend)
+    state = new_state(load.arrival, lengths.prompt, lengths.cached, lengths.output, count, request.max_sequences)
+    served = loop()(state, first, other, rules_of(request, prefill, decoding))
+    if served != load.arrival.size:
+        raise AssertionError(f"{served} of {load.arrival.size} requests were served")
+    return Outcome(request, model, gpu, form, load, prefill, decoding, state)
+
+
+def rules_of(request: SimulationRequest, prefill: Instances | None, decoding: Instances) -> Rules:
+    """What is the same for all instances."""
+    engine, rates = decoding.deployment.engine, decoding.deployment.rates
+    return Rules(
+        each=float(request.speculation.each),
+        first=engine.first_us * MICROSECOND,
+        interference=float(np.clip(engine.interference, 0.0, 1.0)),
+        transfer=engine.transfer_us * MICROSECOND,
+        wire=1.0 / float(rates.network[0] * engine.link),
+        clients=request.concurrency or 0,
+        prefillers=prefill.count if prefill else 0,
+        turns=request.dispatch == "round-robin",
+    )

@@ -1,0 +1,145 @@
+"""`validate serving`: measured services against the model, by the bundled calibration or by fits that never saw their model and GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from perfmodel.serving.engine import Calibration, load_calibration
+from perfmodel.validation.measurements import Floats, Integers, Mask
+from perfmodel.validation.serving.fit import apply_offsets, chosen_rows, fit_serving
+from perfmodel.validation.serving.flags import flag_services
+from perfmodel.validation.serving.predict import Services
+from perfmodel.validation.serving.rows import Service, names, read_services
+
+SCHEMA = "perfmodel.validate/1"
+FOLDS = 10
+"""Of pairs of model and GPU; each fold is predicted by a fit without it."""
+FOLD_ROUNDS = 2
+"""Of a fold's fit: a third changes little, and folds are many."""
+FIGURES = ("ttft", "tpot")
+
+
+@dataclass(frozen=True, eq=False)
+class ServingValidation:
+    """n measured services with their flags and predictions [n] in seconds; `used` are the rows that the calibration was fitted on."""
+
+    services: Services
+    flags: Sequence[str]
+    ttft: Floats
+    tpot: Floats
+    used: Mask
+    share: float
+    """Of the configurations, used."""
+
+    @property
+    def scored(self) -> Mask:
+        """[n] whether a row counts."""
+        return np.array([not flag for flag in self.flags], bool)
+
+    def summary(self) -> dict[str, Any]:
+        """The JSON object of `validate serving`."""
+        rows, everything = self.services.rows, np.ones(len(self.flags), bool)
+        precisions = np.array([row.precision for row in rows])
+        families = [(row.model, row.gpu, row.backend, row.precision, row.mode) for row in rows]
+        return {
+            "schema": SCHEMA,
+            "target": "serving",
+            "calibration": {"fraction_used": self.share, "rows": int(self.used.sum())},
+            "overall": self._score(everything),
+            "not_fitted": self._score(~self.used),
+            "by_format": {name: self._score(precisions == name) for name in ("bf16", "fp8", "fp4", "int4")},
+            "by_mode": {name: self._score(np.array([row.mode == name for row in rows])) for name in ("aggregated", "disaggregated")},
+            "by_backend": {name: self._score(np.array([row.backend == name for row in rows])) for name in ("sglang", "trtllm", "vllm")},
+            "families": [
+                dict(zip(("model", "gpu", "backend", "precision", "mode"), family, strict=True))
+                | self._score(np.array([one == family for one in families]))
+                for family in sorted(set(families))
+            ],
+            "flags": names().flags,
+        }
+
+    def _score(self, chosen: Mask) -> dict[str, Any]:
+        counted = chosen & self.scored
+        reasons = Counter(flag for flag, mine in zip(self.flags, chosen, strict=True) if mine and flag)
+        out: dict[str, Any] = {"n": int(chosen.sum()), "scored": int(counted.sum()), "flagged_by": dict(sorted(reasons.items()))}
+        measured = {"ttft": self.services.ttft, "tpot": self.services.tpot}
+        interval = load_calibration().interval
+        return out | {
+            figure: _errors(getattr(self, figure)[counted], measured[figure][counted], interval.get(figure)) for figure in FIGURES
+        }
+
+
+def validate_serving(*, unseen_pairs: bool = False, heard: Callable[[str], None] = lambda text: None) -> ServingValidation:
+    """Every distinct measured service with its prediction. `unseen_pairs`: by fits without any row of its model on its GPU.
+
+    Raises MissingRequirementError without the data.
+    """
+    rows = read_services()
+    services, flags = Services.of(rows), flag_services(rows)
+    usable = np.array([not flag for flag in flags], bool)
+    chosen = chosen_rows(rows)
+    if unseen_pairs:
+        ttft, tpot = _by_folds(services, chosen & usable, heard)
+    else:
+        ttft, tpot = predict_services(services, load_calibration())
+    configurations = {row.configuration for row in rows}
+    used = {row.configuration for row, mine in zip(rows, chosen & usable, strict=True) if mine}
+    return ServingValidation(services, flags, ttft, tpot, chosen & usable, len(used) / len(configurations))
+
+
+def predict_services(services: Services, calibration: Calibration) -> tuple[Floats, Floats]:
+    """(TTFT, TPOT) [n] seconds, offsets of the groups included."""
+    ttft, tpot = services.predict(calibration.engine, calibration.backends)
+    rows = services.rows
+    return (
+        ttft * np.exp(apply_offsets(rows, calibration.offsets.get("ttft", {}))),
+        tpot * np.exp(apply_offsets(rows, calibration.offsets.get("tpot", {}))),
+    )
+
+
+def pair_folds(rows: Sequence[Service]) -> Integers:
+    """[n] the fold of each row's pair of model and GPU; pairs in alphabetical order, one after the other into the folds."""
+    pairs = sorted({row.pair for row in rows})
+    place = {pair: i % FOLDS for i, pair in enumerate(pairs)}
+    return np.array([place[row.pair] for row in rows])
+
+
+def _by_folds(services: Services, fitted: Mask, heard: Callable[[str], None]) -> tuple[Floats, Floats]:
+    fold = pair_folds(services.rows)
+    out = np.empty((2, len(services.rows)))
+    for number in range(FOLDS):
+        heard(f"fit {number + 1} of {FOLDS}, without its pairs of model and GPU")
+        calibration = fit_serving(services, np.flatnonzero(fitted & (fold != number)), rounds=FOLD_ROUNDS)
+        mine = np.flatnonzero(fold == number)
+        out[:, mine] = predict_services(services.take(mine), calibration)
+    return out[0], out[1]
+
+
+def interval_factors(validation: ServingValidation) -> dict[str, list[float]]:
+    """`ttft` and `tpot` -> factors between which 80 % of the scored rows that were not fitted lie: measured over predicted."""
+    counted = validation.scored & ~validation.used
+    found = {}
+    for figure in FIGURES:
+        ratio = getattr(validation.services, figure)[counted] / getattr(validation, figure)[counted]
+        found[figure] = [round(float(value), 3) for value in np.percentile(ratio, (10, 90))]
+    return found
+
+
+def _errors(predicted: Floats, measured: Floats, interval: tuple[float, float] | None) -> dict[str, float | None]:
+    if not len(measured):
+        return dict.fromkeys(("median_ape", "mape", "p90_ape", "bias", "coverage80"))
+    low, high = interval or (np.nan, np.nan)
+    error = predicted / measured - 1.0
+    size = np.abs(error)
+    return {
+        "median_ape": float(np.median(size)),
+        "mape": float(size.mean()),
+        "p90_ape": float(np.percentile(size, 90)),
+        "bias": float(np.median(error)),
+        "coverage80": float(((predicted * low <= measured) & (measured <= predicted * high)).mean()) if interval else None,
+    }
