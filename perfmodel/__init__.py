@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from perfmodel.planning.request import PlanRequest as PlanRequest
     from perfmodel.planning.results import PlanResult as PlanResult
     from perfmodel.planning.search import plan as plan
+    from perfmodel.serving.predict import StepResult as StepResult
+    from perfmodel.serving.predict import predict as predict
     from perfmodel.simulation.run import simulate as simulate
     from perfmodel.sweeps.request import SweepRequest as SweepRequest
     from perfmodel.sweeps.request import SweepSummary as SweepSummary
@@ -27,6 +29,8 @@ _HOME = {
     "gap": "perfmodel.api",
     "moe_latency": "perfmodel.latency",
     "plan": "perfmodel.planning.search",
+    "predict": "perfmodel.serving.predict",
+    "StepResult": "perfmodel.serving.predict",
     "PlanRequest": "perfmodel.planning.request",
     "PlanResult": "perfmodel.planning.results",
     "load_gpu": "perfmodel.hardware",
@@ -38,8 +42,8 @@ _HOME = {
     "PerfModelError": "perfmodel.errors",
 }
 __all__ = [
-    "PerfModelError", "PlanRequest", "PlanResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model", "moe_latency", "plan",
-    "simulate", "sweep",
+    "PerfModelError", "PlanRequest", "PlanResult", "StepResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model",
+    "moe_latency", "plan", "predict", "simulate", "sweep",
 ]  # fmt: skip
 
 

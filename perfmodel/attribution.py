@@ -9,7 +9,7 @@ import numpy as np
 
 from perfmodel.causes import IDEAL, NAMES, NOT_NATIVE, ON, Causes
 from perfmodel.errors import PerfModelError
-from perfmodel.predict import OPS, Layer, LayerRows, layer_ops, layer_time
+from perfmodel.moe_layer import OPS, Layer, LayerRows, layer_ops, layer_time
 from perfmodel.profiles import Interval, Profile
 from perfmodel.scenario import Scenario, row_slice
 from perfmodel.units import TFLOPS

@@ -15,7 +15,7 @@ from perfmodel.hardware import GpuSpec, load_gpu
 from perfmodel.ops.collective import Fabric, fabric
 from perfmodel.ops.launch import LaunchMode, launch_mode
 from perfmodel.ops.machine import Machine, build_machine
-from perfmodel.predict import Layer, LayerRows
+from perfmodel.moe_layer import Layer, LayerRows
 from perfmodel.profiles import Profile, load_profile, profiles
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.layer import MOST_EXPERTS

@@ -4,7 +4,7 @@ import pytest
 import perfmodel
 from perfmodel.errors import PerfModelError
 from perfmodel.latency import CHUNK, moe_latency
-from perfmodel.predict import layer_time
+from perfmodel.moe_layer import layer_time
 from perfmodel.scenario import resolve
 
 SHAPE = {"hidden": 7168, "inter": 2048, "experts": 256, "topk": 8, "format": "nvfp4"}

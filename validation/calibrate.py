@@ -20,7 +20,7 @@ from perfmodel.formats import get_format
 from perfmodel.hardware import load_gpu
 from perfmodel.ops.machine import parameters_si
 from perfmodel.ops.op import Parameter
-from perfmodel.predict import Layer, layer_time
+from perfmodel.moe_layer import Layer, layer_time
 from perfmodel.profiles import Fit, Parameters, Profile, load_profile, profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.scenario import layer_rows, resolve

@@ -12,7 +12,7 @@ from perfmodel.api import layer_scenario
 from perfmodel.attribution import GapRows, gap_rows
 from perfmodel.causes import Causes
 from perfmodel.errors import PerfModelError
-from perfmodel.predict import LayerRows
+from perfmodel.moe_layer import LayerRows
 from perfmodel.scenario import Scenario, layer_rows
 from perfmodel.sweeps.plan import Plan
 from perfmodel.sweeps.request import AUTO, FAST, SLOW

@@ -11,7 +11,7 @@ from perfmodel.causes import IDEAL, ON, Causes
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import gpu_ids, load_gpu
 from perfmodel.latency import moe_latency
-from perfmodel.predict import layer_ops, layer_time
+from perfmodel.moe_layer import layer_ops, layer_time
 from perfmodel.profiles import load_profile, profile_ids
 from perfmodel.scenario import default_format, layer_rows, resolve
 
