@@ -15,10 +15,10 @@ from perfmodel.attribution import bounds, interval
 from perfmodel.causes import ON
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
+from perfmodel.moe_layer import layer_time
 from perfmodel.ops.activation import BF16
 from perfmodel.ops.grouped_gemm import GemmShape, grouped_gemm
 from perfmodel.ops.machine import Machine
-from perfmodel.moe_layer import layer_time
 from perfmodel.profiles import TileMenu
 from perfmodel.scenario import Scenario, layer_rows, resolve
 from perfmodel.workload.expectation import Array

@@ -12,10 +12,10 @@ import numpy as np
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.formats import Format, format_ids, get_format
 from perfmodel.hardware import GpuSpec, load_gpu
+from perfmodel.moe_layer import Layer, LayerRows
 from perfmodel.ops.collective import Fabric, fabric
 from perfmodel.ops.launch import LaunchMode, launch_mode
 from perfmodel.ops.machine import Machine, build_machine
-from perfmodel.moe_layer import Layer, LayerRows
 from perfmodel.profiles import Profile, load_profile, profiles
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.layer import MOST_EXPERTS

@@ -18,9 +18,9 @@ from perfmodel.attribution import bounds
 from perfmodel.causes import ON
 from perfmodel.formats import get_format
 from perfmodel.hardware import load_gpu
+from perfmodel.moe_layer import Layer, layer_time
 from perfmodel.ops.machine import parameters_si
 from perfmodel.ops.op import Parameter
-from perfmodel.moe_layer import Layer, layer_time
 from perfmodel.profiles import Fit, Parameters, Profile, load_profile, profile_ids
 from perfmodel.profiles.profile import Provenance
 from perfmodel.scenario import layer_rows, resolve
