@@ -43,8 +43,6 @@ class Side(Strict):
     instances: int
     gpus: int
     """Of all of them."""
-    busy: float | None = None
-    """Share of the time that instances run prompts."""
 
 
 class Help(Strict):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,14 +36,6 @@ HIGHEST: Mapping[str, float] = {
 }  # fmt: skip
 """Of what is neither a share, 1 at most, nor a time."""
 LONGEST_US = 2e5
-
-
-@dataclass(frozen=True)
-class FittedServing:
-    """A calibration, and which of n rows it was made of."""
-
-    calibration: Calibration
-    used: Mask
 
 
 def chosen_rows(services: Sequence[Service]) -> Mask:

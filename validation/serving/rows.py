@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ from perfmodel.validated import Strict, load_model
 from perfmodel.validation.silicon.parts import data_folder
 
 FILE = "silicon_sample.csv"
-FP4 = {"h100": "mxfp4-w4a16", "h200": "mxfp4-w4a16"}
 
 
 class Names(Strict):
@@ -151,8 +149,3 @@ def _parallel(row: dict[str, Any], prefix: str) -> Parallel:
     if (tp * dp) % ep:
         ep = 1
     return Parallel(tp=tp, dp=dp, ep=ep, pp=row[f"{prefix}pp_size"] or 1)
-
-
-def configurations(services: Iterable[Service]) -> list[tuple[Any, ...]]:
-    """The different configurations, in the order of the rows."""
-    return list(dict.fromkeys(service.configuration for service in services))
