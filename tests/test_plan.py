@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,16 @@ import pytest
 import perfmodel
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import load_gpu
+from perfmodel.planning.advice import LAUNCHES
 from perfmodel.planning.batches import front, thin
-from perfmodel.planning.candidates import parallels
+from perfmodel.planning.candidates import build, parallels
+from perfmodel.planning.power import at_peak
 from perfmodel.planning.prices import FILE as PRICES
 from perfmodel.planning.prices import load_prices
+from perfmodel.serving.engine import NAMES, Engine, load_engine
+from perfmodel.serving.formats import formats_of
 from perfmodel.serving.parallel import allowed
+from perfmodel.serving.step import decode
 from perfmodel.workload import load_model
 
 LLAMA = {"isl": 1000, "osl": 200, "gpus": 8, "format": "bf16"}
@@ -195,6 +201,24 @@ def test_a_prefix_cache_never_hurts(llama):
 def test_watts_lie_between_idle_and_tdp(deepseek, llama):
     for plan in everything(deepseek) + everything(llama):
         assert 0.15 * 700 <= plan.watts_per_gpu <= 700
+
+
+def test_at_the_peaks_an_engine_makes_no_difference():
+    """70.6 billion weights in FP4 with scales, 4.5 bits each but for the head, once through the DRAM; 2 FLOP each."""
+    model, gpu = load_model("llama-3.1-70b"), load_gpu("b200")
+    table = build(model, [(gpu, formats_of(model, "nvfp4"), 1)], 2000.0, [[1.0] * 4])
+    once = decode(np.ones(1), np.zeros(1))
+    for engine in (Engine(), replace(load_engine(), fp4=0.3, dequantised=0.3, bandwidth=0.3, tensor_fp4=0.3, tile=50.0)):
+        memory, tensor = at_peak(table.take([0]), replace(engine, pass_bytes=0.0), once)
+        head = model.vocab * model.hidden
+        others = model.params_total - 2 * head
+        assert memory[0] == pytest.approx((others * 4.5 / 8 + head * 2) / gpu.dram_bandwidth, rel=1e-3)
+        assert tensor[0] == pytest.approx(2 * (others / gpu.peak_flops("fp4") + head / gpu.peak_flops("bf16")), rel=1e-3)
+
+
+def test_half_the_launch_time_is_half_of_all_of_it():
+    times = {name for name in NAMES if name.endswith("_us")}
+    assert times - set(LAUNCHES) == {"collective_us", "hop_us", "dispatch_us", "first_us", "transfer_us"}
 
 
 def test_every_gpu_appears_and_what_does_not_fit_is_told():

@@ -19,7 +19,8 @@ LOADS = np.array([0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 
 """Clients that a changed plan is tried with, over those of the plan."""
 MORE = 5
 """Place in LOADS of the search's next batch."""
-LAUNCHES = ("layer_us", "moe_layer_us", "latent_layer_us", "state_layer_us", "step_us", "sequence_us", "prompt_layer_us")
+LAUNCHES = (*(name for name in NAMES if name.endswith("layer_us")), "step_us", "sequence_us")
+"""Times of the engine that launching and scheduling take."""
 LEAST_GAIN = 0.01
 """Gains below this are not told."""
 SPEEDS = ("ttft_ms", "tpot_ms", "latency_ms")
@@ -67,7 +68,7 @@ def _changes(table: Table, engine: Engine, context: float) -> list[tuple[str, Ta
     peaks = {name: 2.0 * getattr(rates, name) for name in ("dense_peak", "expert_peak", "attention_peak")}
     capacity = 2.0 * table.capacity
     most = most_sequences(table.work, capacity, np.full_like(capacity, context))
-    launches = {name: getattr(engine, name) / 2 for name in LAUNCHES if name in NAMES}
+    launches = {name: getattr(engine, name) / 2 for name in LAUNCHES}
     return [
         ("twice the DRAM bandwidth", replace(table, rates=replace(rates, bandwidth=2.0 * rates.bandwidth)), engine),
         ("twice the FLOPS", replace(table, rates=replace(rates, **peaks)), engine),

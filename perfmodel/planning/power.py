@@ -9,13 +9,17 @@ import numpy as np
 from perfmodel.planning.candidates import Table
 from perfmodel.planning.points import Points, Requests, lanes
 from perfmodel.planning.prices import PowerModel
-from perfmodel.serving.engine import NAMES, Engine
-from perfmodel.serving.step import Batch, Rates, decode, step_ops
+from perfmodel.serving.engine import Engine
+from perfmodel.serving.step import Batch, decode, step_ops
 from perfmodel.workload.expectation import Array
 
 PEAKS = ("dense_peak", "expert_peak", "attention_peak")
 WORK = ("dense", "head", "attention", "experts", "activations")
-SHARES = ("bandwidth", "cache_bandwidth", "expert_bandwidth", "tensor", "tensor_fp4", "expert_tensor", "attention", "blackwell_tensor")
+SHARES = (
+    "bandwidth", "cache_bandwidth", "expert_bandwidth", "fp4", "dequantised", "tensor", "tensor_fp4", "expert_tensor", "attention",
+    "blackwell_tensor",
+)  # fmt: skip
+"""What an engine makes of the peaks: 1 each where the work is held against the peaks themselves."""
 
 
 def watts(table: Table, points: Points, requests: Requests, engine: Engine, model: PowerModel) -> Array:
@@ -51,26 +55,22 @@ def _decode_busy(sub: Table, points: Points, requests: Requests, engine: Engine)
     running = an_instance * np.minimum((points.output - 1) * points.tpot / points.latency, 1.0)
     a_rank = np.maximum(running / (sub.work.dp * split), np.minimum(running, 1.0))
     batch = decode(a_rank, np.full_like(a_rank, requests.context))
-    return [time / points.tpot * split / sub.work.pp for time in _at_peak(sub, engine, batch)]
+    return [time / points.tpot * split / sub.work.pp for time in at_peak(sub, engine, batch)]
 
 
 def _prompt_busy(sub: Table, rate: Array, requests: Requests, engine: Engine) -> list[Array]:
     """The same of prompts, `rate` a second on each attention rank of each stage."""
     zero = np.zeros_like(rate)
     batch = Batch(zero, zero, zero + requests.prompt, zero + requests.cached)
-    return [time * rate for time in _at_peak(sub, engine, batch)]
+    return [time * rate for time in at_peak(sub, engine, batch)]
 
 
-def _at_peak(sub: Table, engine: Engine, batch: Batch) -> list[Array]:
+def at_peak(sub: Table, engine: Engine, batch: Batch) -> list[Array]:
     """Seconds that a step's bytes take at the DRAM's peak, and its FLOP at the tensor units' peak."""
-    perfect = replace(engine, **{name: 1.0 for name in SHARES if name in NAMES}, **({"tile": 0.0} if "tile" in NAMES else {}))
+    perfect = replace(engine, **dict.fromkeys(SHARES, 1.0), tile=0.0)
     endless = np.full_like(sub.rates.bandwidth, np.inf)
     found = []
-    for rates in (replace(sub.rates, **dict.fromkeys(PEAKS, endless)), _replaced(sub.rates, endless)):
+    for rates in (replace(sub.rates, **dict.fromkeys(PEAKS, endless)), replace(sub.rates, bandwidth=endless)):
         ops = step_ops(sub.work, rates, perfect, batch)
-        found.append(np.sum([ops[name] for name in WORK if name in ops], axis=0))
+        found.append(np.sum([ops[name] for name in WORK], axis=0))
     return found
-
-
-def _replaced(rates: Rates, endless: Array) -> Rates:
-    return replace(rates, bandwidth=endless)
