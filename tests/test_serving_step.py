@@ -168,6 +168,15 @@ class TestPredict:
             predict("deepseek-v3", "h200", **changed)
         assert error.value.field == field
 
+    def test_each_attention_rank_runs_a_prompt(self):
+        one, four = (predict("qwen3-30b-a3b", "h200", phase="prefill", format="bf16", context=4096, dp=dp, ep=dp) for dp in (1, 4))
+        for result in (one, four):
+            assert result.tokens_per_s_per_gpu * result.latency_us * 1e-6 == pytest.approx(4096)
+
+    @pytest.mark.parametrize(("gpu", "dense"), [("gb10", "bf16"), ("v100", "fp16")])
+    def test_gpus_without_links_or_bf16(self, gpu, dense):
+        assert predict("gpt-oss-20b", gpu).dense_format == dense
+
     def test_a_layer_is_no_model(self):
         with pytest.raises(PerfModelError, match="single layer"):
             predict("layer:hidden=1024,inter=512,experts=8,topk=2", "h200")

@@ -10,6 +10,12 @@ from perfmodel.cli import main
 LOAD = ["simulate", "qwen3-30b-a3b", "--gpu", "h100", "--gpus", "2", "--isl", "1000", "--osl", "200", "--requests", "300"]
 
 
+@pytest.mark.parametrize("gpu", ["gb10", "v100"])
+def test_gpus_without_links_or_bf16(gpu, capsys):
+    main_("simulate", "gpt-oss-20b", "--gpu", gpu, "--rate", "1", "--isl", "100", "--osl", "10", "--requests", "20", "--json")
+    assert json.loads(capsys.readouterr().out)["completed"] == 20
+
+
 def test_json(capsys):
     main_(*LOAD, "--rate", "8", "--json")
     result = json.loads(capsys.readouterr().out)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from perfmodel.hardware import GpuSpec
-from perfmodel.planning.links import domain_of, linked, with_link
 from perfmodel.planning.types import Rows
+from perfmodel.serving.deployment import rates_on, words_of
 from perfmodel.serving.engine import Calibration
-from perfmodel.serving.formats import Formats, precision_of
+from perfmodel.serving.formats import Formats
+from perfmodel.serving.links import domain_of, linked
 from perfmodel.serving.memory import most_sequences
 from perfmodel.serving.parallel import Parallel, allowed
-from perfmodel.serving.step import Rates, rates_of, stack_rates
+from perfmodel.serving.step import Rates, stack_rates
 from perfmodel.serving.work import Work, stack, work_of
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.model import ModelSpec
@@ -53,12 +54,7 @@ class Table:
         """The deployments `rows`."""
         picked = tuple(self.deployments[i] for i in np.arange(len(self.deployments))[rows].tolist())
         columns = (self.capacity[rows], self.gpus[rows], self.most[rows], self.kind[rows], self.factors[rows])
-        return Table(picked, self.work.take(rows), take_rates(self.rates, rows), *columns)
-
-
-def take_rates(rates: Rates, rows: Any) -> Rates:
-    """The rates of the deployments `rows`."""
-    return Rates(**{f.name: getattr(rates, f.name)[rows] for f in fields(Rates)})
+        return Table(picked, self.work.take(rows), self.rates.take(rows), *columns)
 
 
 def parallels(model: ModelSpec, gpu: GpuSpec, most: int) -> Iterator[Parallel]:
@@ -97,7 +93,7 @@ def build(model: ModelSpec, kinds: list[tuple[GpuSpec, Formats, int]], context: 
     works, rates, kind = [], [], []
     made: dict[tuple[Parallel, Formats], Work] = {}
     for number, (gpu, forms, most) in enumerate(kinds):
-        rate = rates_of(with_link(gpu), forms.experts, forms.dense)
+        rate = rates_on(gpu, forms)
         for parallel in parallels(model, gpu, most):
             key = (parallel, forms)
             if key not in made:
@@ -115,6 +111,5 @@ def build(model: ModelSpec, kinds: list[tuple[GpuSpec, Formats, int]], context: 
 
 def factors_of(calibration: Calibration, model: ModelSpec, gpu: GpuSpec, form: str, backend: str | None) -> list[float]:
     """A row of `Table.factors`: what measured services of the same words differ by."""
-    words = {"model": model.id, "gpu": gpu.id, "architecture": gpu.architecture, "precision": precision_of(form)}
-    words |= {"backend": backend} if backend else {}
-    return [calibration.factor(figure, words | {"mode": mode}) for mode in ("aggregated", "disaggregated") for figure in ("ttft", "tpot")]
+    kinds = (words_of(model, gpu, form, mode=mode, backend=backend) for mode in ("aggregated", "disaggregated"))
+    return [calibration.factor(figure, words) for words in kinds for figure in ("ttft", "tpot")]

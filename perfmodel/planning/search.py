@@ -12,7 +12,6 @@ from perfmodel.hardware import GpuSpec
 from perfmodel.planning.answer import answer
 from perfmodel.planning.batches import mixes, single_batches
 from perfmodel.planning.candidates import Table, build, factors_of
-from perfmodel.planning.formats import all_formats
 from perfmodel.planning.misses import no_memory, too_few
 from perfmodel.planning.points import Points, Requests, apart, join, together
 from perfmodel.planning.prices import load_prices
@@ -21,6 +20,7 @@ from perfmodel.planning.results import PlanResult
 from perfmodel.planning.services import Setting, services
 from perfmodel.planning.sizes import Kind, check_whole, kinds_of
 from perfmodel.scenario import as_gpu
+from perfmodel.serving.deployment import formats_on
 from perfmodel.serving.engine import load_calibration
 from perfmodel.validated import validate
 from perfmodel.workload import load_model
@@ -48,7 +48,7 @@ def search(request: PlanRequest) -> PlanResult:
     engine, prices = calibration.engine_of(request.backend), load_prices(request.prices)
     setting = Setting(request, Requests(request.isl - cached, cached, float(request.osl)), engine, prices)
     kinds, notes = kinds_of(model, gpus, request)
-    forms = [all_formats(k.format, model, k.gpu, request.kv_format) for k in kinds]
+    forms = [formats_on(model, k.gpu, k.format, request.kv_format) for k in kinds]
     factors = [factors_of(calibration, model, k.gpu, k.format, request.backend) for k in kinds]
     parts = [(k.gpu, form, k.instance) for k, form in zip(kinds, forms, strict=True)]
     table = build(model, parts, float(request.isl + request.osl), factors)

@@ -9,9 +9,10 @@ import numpy as np
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
-from perfmodel.planning.formats import all_formats, formats_for
-from perfmodel.planning.links import domain_of
+from perfmodel.planning.formats import formats_for
 from perfmodel.planning.request import MOST_GPUS, PlanRequest
+from perfmodel.serving.deployment import formats_on
+from perfmodel.serving.links import domain_of
 from perfmodel.serving.memory import USABLE, WORKSPACE
 from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.work import work_of
@@ -59,7 +60,7 @@ def kinds_of(model: ModelSpec, gpus: list[GpuSpec], request: PlanRequest) -> tup
 
 
 def _kind(model: ModelSpec, gpu: GpuSpec, form: str, request: PlanRequest) -> Kind:
-    forms = all_formats(form, model, gpu, request.kv_format)
+    forms = formats_on(model, gpu, form, request.kv_format)
     work = work_of(model, Parallel(), form, dense=forms.dense, cache=forms.cache)
     weights = float(work.weight_bytes[0])
     if request.gpus is not None:

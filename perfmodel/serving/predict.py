@@ -11,11 +11,11 @@ from pydantic import Field, PositiveInt
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
 from perfmodel.scenario import as_gpu, default_format
+from perfmodel.serving.deployment import check_backend, formats_on, rates_on, words_of
 from perfmodel.serving.engine import load_calibration
-from perfmodel.serving.formats import formats_of, precision_of
 from perfmodel.serving.memory import longest_context, memory_bytes, most_sequences
 from perfmodel.serving.parallel import Parallel
-from perfmodel.serving.step import Batch, decode, rates_of, step_ops, step_time
+from perfmodel.serving.step import Batch, decode, step_ops, step_time
 from perfmodel.serving.work import Work, work_of
 from perfmodel.units import GB, MICROSECOND
 from perfmodel.validated import Strict
@@ -50,13 +50,14 @@ class StepResult(Strict):
     ep: PositiveInt
     gpus: PositiveInt
     batch: PositiveInt
-    """Sequences of the instance that decode, or prompts, which run one after the other."""
+    """Sequences of the instance that decode, or prompts whose caches are held."""
     context: PositiveInt
     """Tokens that a sequence sees, or those of a prompt."""
     latency_us: float
-    """Of the step, or of one prompt."""
+    """Of the step, or of one prompt on each attention rank."""
     interval_us: tuple[float, float]
     tokens_per_s_per_gpu: float
+    """Of one batch, or prompt, at a time: pipeline stages wait for each other."""
     ops: tuple[StepOp, ...]
     memory_GB: dict[str, float]
     """Of one GPU: weights, cache, workspace."""
@@ -96,26 +97,20 @@ def predict(
     parallel = Parallel(tp, pp, dp, ep)
     parallel.check(spec)
     form = default_format(spec.format, gpu_spec) if format is None else format
-    formats = formats_of(spec, form, cache_format)
+    formats = formats_on(spec, gpu_spec, form, cache_format)
     work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
-    rates = rates_of(gpu_spec, formats.experts, formats.dense)
+    rates = rates_on(gpu_spec, formats)
     calibration = load_calibration()
     engine = calibration.engine_of(backend)
-    words = {
-        "model": spec.id,
-        "precision": precision_of(form),
-        "architecture": gpu_spec.architecture,
-        "gpu": gpu_spec.id,
-        "mode": "aggregated",
-    }
-    factor = calibration.factor("tpot" if phase == "decode" else "ttft", words | ({"backend": backend} if backend else {}))
+    figure = "tpot" if phase == "decode" else "ttft"
+    factor = calibration.factor(figure, words_of(spec, gpu_spec, form, mode="aggregated", backend=backend))
     step = _batch(phase, batch, context, parallel)
     seconds = float(step_time(work, rates, engine, step)[0]) * factor
     ops = {name: float(values[0]) * factor for name, values in step_ops(work, rates, engine, step).items()}
     ops["launches ahead of kernels"] = max(seconds - sum(ops.values()), 0.0)
-    low, high = calibration.interval.get("tpot" if phase == "decode" else "ttft", (0.8, 1.25))
+    low, high = calibration.interval[figure]
     memory = memory_bytes(work, np.array([float(batch)]), np.array([float(context)]))
-    tokens = batch if phase == "decode" else context
+    tokens = batch if phase == "decode" else context * dp  # a prompt on each attention rank
     return StepResult(
         model=spec.id, gpu=gpu_spec.id, phase=phase, backend=backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
         tp=tp, pp=pp, dp=dp, ep=ep, gpus=parallel.gpus, batch=batch, context=context, latency_us=seconds / MICROSECOND,
@@ -134,9 +129,7 @@ def _check(spec: ModelSpec, phase: str, batch: int, context: int, backend: str |
         )
     if phase not in ("decode", "prefill"):
         raise PerfModelError("no such phase", field="phase", value=phase, mend="Give decode or prefill.")
-    if backend not in (None, *load_calibration().backends):
-        known = ", ".join(load_calibration().backends)
-        raise PerfModelError("no such backend", field="backend", value=backend, mend=f"Give {known}, or leave it out.")
+    check_backend(backend)
     for name, value in (("batch", batch), ("context", context)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             raise PerfModelError("must be a whole number from 1", field=name, value=value, mend="Give 64, say.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,10 @@ class Rates:
     """1 where kernels convert the experts' weights."""
     blackwell: Array
     """1 where the GPU is of that generation."""
+
+    def take(self, rows: Any) -> Rates:
+        """The rates of the deployments `rows`."""
+        return Rates(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 def rates_of(gpu: GpuSpec, form: str, dense: str | None = None) -> Rates:

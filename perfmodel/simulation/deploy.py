@@ -9,11 +9,11 @@ import numpy as np
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
 from perfmodel.ops.collective import fabric
+from perfmodel.serving.deployment import check_backend, formats_on, rates_on, words_of
 from perfmodel.serving.engine import load_calibration
-from perfmodel.serving.formats import formats_of, precision_of
+from perfmodel.serving.links import linked
 from perfmodel.serving.memory import cache_room
 from perfmodel.serving.parallel import Parallel, allowed
-from perfmodel.serving.step import rates_of
 from perfmodel.serving.work import Work, work_of
 from perfmodel.simulation.load import Lengths
 from perfmodel.simulation.request import SimulationRequest
@@ -53,24 +53,20 @@ def instances(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: 
 
 def _deployment(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str, parallel: Parallel) -> Deployment:
     """The work and the rates, with the fitted engine and its offset for services like this one."""
-    formats, calibration = formats_of(model, form), load_calibration()
-    backend = {} if request.backend is None else {"backend": request.backend}
-    if request.backend is not None and request.backend not in calibration.backends:
-        mend = f"Give {', '.join(calibration.backends)}, or leave it out." if calibration.backends else "Leave it out."
-        raise PerfModelError("no such backend", field="backend", value=request.backend, mend=mend)
-    place = {"architecture": gpu.architecture, "gpu": gpu.id, "mode": request.mode}
-    words = {"model": model.id, "precision": precision_of(form), **place, **backend}
+    check_backend(request.backend)
+    calibration = load_calibration()
+    words = words_of(model, gpu, form, mode=request.mode, backend=request.backend)
     return Deployment(
-        work=_work(model, parallel, form),
-        rates=rates_of(gpu, formats.experts, formats.dense),
+        work=_work(model, gpu, parallel, form),
+        rates=rates_on(gpu, formats_on(model, gpu, form)),
         engine=calibration.engine_of(request.backend),
         speculation=request.speculation,
         factor=calibration.factor("tpot", words),
     )
 
 
-def _work(model: ModelSpec, parallel: Parallel, form: str) -> Work:
-    formats = formats_of(model, form)
+def _work(model: ModelSpec, gpu: GpuSpec, parallel: Parallel, form: str) -> Work:
+    formats = formats_on(model, gpu, form)
     return work_of(model, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
 
 
@@ -83,7 +79,7 @@ def _asked(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str
 
 def plausible(model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
     """The widest tensor parallelism within the GPUs that a link joins, and as few pipeline stages of it as hold the weights."""
-    domain = min(fabric(gpu).domain, gpus)
+    domain = min(fabric(gpu).domain, gpus) if linked(gpu) else 1
     widths = [tp for tp in range(domain, 0, -1) if gpus % tp == 0 and allowed(Parallel(tp=tp), model)]
     tp = widths[0] if widths else 1
     depths = [pp for pp in range(1, min(gpus // tp, model.layers) + 1) if gpus % (tp * pp) == 0]
@@ -93,7 +89,7 @@ def plausible(model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
 
 def room_of(model: ModelSpec, gpu: GpuSpec, form: str, parallel: Parallel) -> float:
     """Bytes of a GPU for caches; negative where the weights do not fit."""
-    return float(cache_room(_work(model, parallel, form), np.array([gpu.dram_capacity]))[0])
+    return float(cache_room(_work(model, gpu, parallel, form), np.array([gpu.dram_capacity]))[0])
 
 
 def side_of(some: Instances, lengths: Lengths, request: SimulationRequest) -> Side:

@@ -95,8 +95,7 @@ class Services:
 
 
 def _side_of(side: Side, index: Integers) -> Side:
-    rates = Rates(*(getattr(side.rates, field.name)[index] for field in fields(Rates)))
-    return Side(side.work.take(index), rates, side.instances[index], side.most[index])
+    return Side(side.work.take(index), side.rates.take(index), side.instances[index], side.most[index])
 
 
 def _engine_of(names: Sequence[str], engine: Engine, backends: Mapping[str, Mapping[str, float]]) -> Engine:

@@ -1,4 +1,4 @@
-"""GPUs of one box that nothing joins: they are planned for one by one."""
+"""Which GPUs are joined. Those of a box that nothing joins serve one by one."""
 
 from __future__ import annotations
 
