@@ -91,6 +91,11 @@ class TestParallel:
         assert allowed(parallel, DEEPSEEK)
 
 
+    def test_a_cache_in_four_bits_has_scales(self):
+        wide, narrow = (one(work_of(LLAMA, ONE, "bf16", cache=cache).cache_bytes(np.array([1000.0]))) for cache in ("bf16", "nvfp4"))
+        assert narrow / wide == 4.5 / 16
+
+
 class TestFormats:
     def test_four_bit_experts_leave_the_rest_in_bf16(self):
         assert formats_of(DEEPSEEK, "nvfp4") == ("nvfp4", "bf16", "fp8")

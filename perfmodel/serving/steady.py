@@ -1,4 +1,4 @@
-"""Steady state of a service under a closed loop of clients or a rate of requests: TTFT, TPOT, what runs at a time.
+"""Steady state of a service under a closed loop of clients: TTFT, TPOT, what runs at a time.
 
 Running sequences decode step by step; each arriving prompt is put into steps of its own kind and delays them. Equations: the closed form
 of a queue whose server slows down with what it serves; see docs/serving.md.
@@ -74,8 +74,7 @@ def aggregated(work: Work, rates: Rates, engine: Engine, load: Load, most: Array
         alone = step_time(work, rates, engine, decode(a_rank, context))
         mixed = step_time(work, rates, engine, Batch(a_rank, context, load.prompt, load.cached))
         added = np.maximum(mixed - alone, 0.0) / work.dp  # prompts of several attention ranks run side by side
-        held = ttft + load.output * alone
-        rate = np.maximum(load.clients - 1, 0.0) / np.maximum(ttft + load.output * np.maximum(tpot, alone), held)
+        rate = np.maximum(load.clients - 1, 0.0) / (ttft + load.output * np.maximum(tpot, alone))
         busy = np.minimum(engine.interference * rate * added, 0.9)
         new_tpot = alone / (1.0 - busy)
         tpot = np.where(tpot > 0, 0.5 * (tpot + new_tpot), new_tpot)

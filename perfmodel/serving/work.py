@@ -105,7 +105,7 @@ def work_of(model: ModelSpec, parallel: Parallel, form: str, *, dense: str | Non
     cache: format of the keys and values. Raises PerfModelError for formats that do not exist.
     """
     others, experts = get_format(dense or form), get_format(form)
-    spans = [span for block in model.attention for span in _spans(block, parallel.tp, get_format(cache).activations.value_bits / 8)]
+    spans = [span for block in model.attention for span in _spans(block, parallel.tp, get_format(cache).activations.bits / 8)]
     weights = _dense_weights(model, parallel)
     head = (model.vocab or 0) * model.hidden / parallel.tp
     moe = model.moe
@@ -156,7 +156,7 @@ def _dense_weights(model: ModelSpec, p: Parallel) -> float:
 
 
 def _spans(block: Attention, tp: int, value: float) -> list[Span]:
-    """How a block's layers look back; `value` bytes an element of the cache."""
+    """How a block's layers look back; `value` bytes an element of the cache, its scale included."""
     if isinstance(block, SoftmaxAttention):
         return _softmax(block, tp, value)
     if isinstance(block, LatentAttention):
