@@ -90,7 +90,6 @@ class TestParallel:
         assert (parallel.gpus, parallel.ranks, parallel.moe_tp) == (24, 8, 1)
         assert allowed(parallel, DEEPSEEK)
 
-
     def test_a_cache_in_four_bits_has_scales(self):
         wide, narrow = (one(work_of(LLAMA, ONE, "bf16", cache=cache).cache_bytes(np.array([1000.0]))) for cache in ("bf16", "nvfp4"))
         assert narrow / wide == 4.5 / 16
