@@ -131,6 +131,14 @@ def test_every_point_is_what_gap_says_of_it_or_why_it_cannot_be(grid):
         as_gap_says(row)
 
 
+@pytest.mark.parametrize("gpu", ["h200", "b200"])
+def test_models_that_share_a_call_do_not_change_each_other(gpu):
+    models = ["gpt-oss-20b", "deepseek-v3", "qwen3-30b-a3b", "llama-4-scout", "mixtral-8x7b", UNGATED]  # two have shared experts
+    grid = {"model": models, "gpu": [gpu], "format": ["auto", "bf16"], "routing": ["uniform", "auto"], "tokens": [3, 700], "ep": [1, 4]}
+    for row in rows_of(grid):
+        as_gap_says(row)
+
+
 def test_counts_of_a_file_may_fit_some_tokens_only(tmp_path):
     file = tmp_path / "counts.csv"
     file.write_text("102\n" + "100\n" * 3 + "0\n" * 28)  # top-4: expert 0 may hold a quarter of the pairs, rounded

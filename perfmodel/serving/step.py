@@ -118,7 +118,8 @@ def step_time(work: Work, rates: Rates, engine: Engine, batch: Batch) -> Array:
     """Seconds of a step. Launches of a prompt run ahead of its kernels, so of a prompt the longer of both counts."""
     ops = step_ops(work, rates, engine, batch)
     total: Array = np.sum(list(ops.values()), axis=0)
-    launched = work.layers * engine.prompt_layer_us * MICROSECOND + engine.step_us * MICROSECOND
+    a_layer = np.where(batch.sequences > 0, engine.mixed_layer_us, engine.prompt_layer_us)
+    launched = (work.layers * a_layer + engine.step_us) * MICROSECOND
     time: Array = np.where(batch.prompt > 0, _norm(total, launched), total)
     return time
 
