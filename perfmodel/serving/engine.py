@@ -68,9 +68,7 @@ class Engine:
     sequence_us: float = 7.5
     """The same for each sequence of it."""
     prompt_layer_us: float = 700.0
-    """A layer of a prompt alone that is launched kernel by kernel."""
-    mixed_layer_us: float = 200.0
-    """The same of a step that decodes, too, as it delays the running sequences."""
+    """A layer of a prompt that is launched kernel by kernel."""
     first_us: float = 30000.0
     """From the arrival of a request to its first step, and from its first token to the client."""
     interference: float = 0.8
@@ -93,7 +91,7 @@ ALIKE: tuple[tuple[str, ...], ...] = (
 """Groups of services that have an offset in common: services are alike in these words."""
 
 
-OF_BACKENDS = ("burst", "first_us", "prompt_layer_us", "mixed_layer_us", "layer_us")
+OF_BACKENDS = ("burst", "first_us", "prompt_layer_us", "layer_us")
 """What every engine has a value of its own for: how it admits prompts and launches layers."""
 
 

@@ -118,8 +118,7 @@ def step_time(work: Work, rates: Rates, engine: Engine, batch: Batch) -> Array:
     """Seconds of a step. Launches of a prompt run ahead of its kernels, so of a prompt the longer of both counts."""
     ops = step_ops(work, rates, engine, batch)
     total: Array = np.sum(list(ops.values()), axis=0)
-    a_layer = np.where(batch.sequences > 0, engine.mixed_layer_us, engine.prompt_layer_us)
-    launched = (work.layers * a_layer + engine.step_us) * MICROSECOND
+    launched = (work.layers * engine.prompt_layer_us + engine.step_us) * MICROSECOND
     time: Array = np.where(batch.prompt > 0, _norm(total, launched), total)
     return time
 
@@ -176,7 +175,7 @@ def _communication(work: Work, rates: Rates, engine: Engine, tokens: Array) -> A
     spread = np.where(work.dp > 1, 2.0 * work.moe_layers, 0.0)
     moved = np.minimum(work.topk, work.dp) * state / work.tp
     dispatched = spread * _exchange(moved, np.where(work.dp > 1, ranks, 1.0), rates, engine, engine.dispatch_us)
-    passed = (work.pp - 1) * _exchange(state, work.pp, rates, engine, engine.collective_us)
+    passed = np.where(work.pp > 1, (work.pp - 1) * _hop(state / work.tp, ranks * work.pp, rates, engine), 0.0)
     result: Array = reduced + dispatched + passed
     return result
 
@@ -186,6 +185,14 @@ def _exchange(bytes_: Array, ranks: Array, rates: Rates, engine: Engine, latency
     beyond = ranks > rates.domain
     link = np.where(beyond, rates.network, rates.link) * engine.link
     return np.where(ranks > 1, np.where(beyond, 2.0, 1.0) * (latency_us + engine.hop_us * (ranks - 2)) * MICROSECOND + bytes_ / link, 0.0)
+
+
+def _hop(bytes_: Array, gpus: Array, rates: Rates, engine: Engine) -> Array:
+    """Seconds from one pipeline stage to the next, over the network where the instance is larger than the domain."""
+    beyond = gpus > rates.domain
+    link = np.where(beyond, rates.network, rates.link) * engine.link
+    result: Array = np.where(beyond, 2.0, 1.0) * engine.collective_us * MICROSECOND + bytes_ / link
+    return result
 
 
 def _overhead(work: Work, rates: Rates, engine: Engine, batch: Batch) -> Array:

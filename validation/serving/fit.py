@@ -19,8 +19,8 @@ from perfmodel.validation.serving.rows import Service
 
 EVERY, FIRST = 5, 2
 ROUNDS = 3
-SOFT, TTFT_SOFT, TTFT_WEIGHT = 0.12, 0.24, 0.7
-"""Residuals beyond these count less and less; a TTFT, which scatters more, counts less than a TPOT."""
+SOFT, TTFT_SOFT, TTFT_WEIGHT = 0.12, 0.24, 0.5
+"""Residuals beyond these count less and less; a TTFT counts half as much as a TPOT."""
 PULL, SPREAD = 0.1, 0.6
 """Weight of a prior against the root of the rows, and the spread of a parameter's logarithm around it."""
 RIDGE = 10.0
