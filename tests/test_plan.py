@@ -172,6 +172,18 @@ def test_a_tighter_limit_never_gives_a_better_plan(name, values):
     assert best == sorted(best)
 
 
+def test_more_gpus_never_give_a_worse_plan():
+    options = {"isl": 2000, "osl": 500, "mode": "disaggregated", "ttft_ms": 600.0}
+    found = [perfmodel.plan("qwen3-30b-a3b", "h100", gpus=gpus, **options).plans[0].tokens_per_s_per_gpu for gpus in (4, 6, 8, 12, 24)]
+    assert all(b >= a * (1 - 1e-9) for a, b in zip(found, found[1:], strict=False)), found
+
+
+def test_two_gpus_are_enough_for_two_instances():
+    best = perfmodel.plan("qwen3-30b-a3b", "h100", gpus=2, mode="disaggregated").plans[0]
+    assert best.gpus == 2
+    assert best.prefill is not None
+
+
 def test_what_a_limit_costs_is_what_the_search_without_it_finds(deepseek):
     effect = next(effect for effect in deepseek.limits if effect.limit == "tpot_ms")
     without = perfmodel.plan("deepseek-v3", "h200", **(DEEPSEEK | {"tpot_ms": None}))
