@@ -21,8 +21,9 @@ PREFILL_BUSY = 0.8
 """Share of the time for which prefill instances are planned to be busy: in a queue, the rest keeps waiting short."""
 MOST_DECODERS = 16
 """Instances that decode in one mix; more of them are more mixes."""
-KEPT_PREFILL, KEPT_DECODE, KEPT_MIXES = 2, 16, 2
-"""Ways to run prompts and to decode that are combined, for each GPU, format and size of an instance, and mixes of instances for each pair."""
+KEPT_PREFILL, KEPT_DECODE, KEPT_MIXES = 3, 40, 2
+"""Ways to run prompts and to decode that are combined, for each GPU, format and size of an instance; and mixes of instances, for each pair
+and number of GPUs."""
 
 
 def grid() -> Array:
@@ -99,19 +100,20 @@ def _decoders(
 
 
 def _instances(makes: Array, takes: Array, y: Array, g_prefill: Array, g_decode: Array, most: float) -> tuple[Rows, Array, Array]:
-    """(pair, prefillers, decoders): for each pair the KEPT_MIXES mixes within `most` GPUs that waste least of what they could do.
+    """(pair, prefillers, decoders): for each pair the KEPT_MIXES mixes that waste least of what they could do, within `most` GPUs and
+    within each power of two below it: a small mix may keep a limit that a larger one breaks.
 
     makes: requests a second of one prefill instance; takes: of one that decodes; y: numbers of the latter to try, [pairs or 1, tries].
     """
     y = np.broadcast_to(y, (len(makes), y.shape[1]))
     x = np.maximum(np.ceil(y * (takes / makes)[:, None] - 1e-9), 1.0)
     gpus = x * g_prefill[:, None] + y * g_decode[:, None]
-    served = np.where(gpus <= most, y * takes[:, None] / gpus, 0.0)
-    order = np.argsort(-served, axis=1, kind="stable")[:, :KEPT_MIXES]
-    pair = np.repeat(np.arange(len(makes)), order.shape[1])
-    at = order.ravel()
-    good = served[pair, at] > 0
-    pair, at = pair[good], at[good]
+    kept = np.zeros(y.shape, dtype=bool)
+    for within in (*2.0 ** np.arange(np.ceil(np.log2(max(most, 1.0)))), most):
+        served = np.where(gpus <= within, y * takes[:, None] / gpus, 0.0)
+        order = np.argsort(-served, axis=1, kind="stable")[:, :KEPT_MIXES]
+        np.put_along_axis(kept, order, True, axis=1)
+    pair, at = np.nonzero(kept & (gpus <= most) & (y > 0))
     return pair, x[pair, at], y[pair, at]
 
 
