@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from perfmodel.hardware import GpuSpec
-from perfmodel.planning.links import domain_of, linked, with_link
 from perfmodel.planning.types import Rows
 from perfmodel.serving.engine import Calibration
 from perfmodel.serving.formats import Formats, precision_of
+from perfmodel.serving.links import domain_of, linked, with_link
 from perfmodel.serving.memory import most_sequences
 from perfmodel.serving.parallel import Parallel, allowed
 from perfmodel.serving.step import Rates, rates_of, stack_rates

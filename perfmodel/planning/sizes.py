@@ -10,8 +10,8 @@ from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
 from perfmodel.planning.formats import all_formats, formats_for
-from perfmodel.planning.links import domain_of
 from perfmodel.planning.request import MOST_GPUS, PlanRequest
+from perfmodel.serving.links import domain_of
 from perfmodel.serving.memory import USABLE, WORKSPACE
 from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.work import work_of

@@ -1,4 +1,4 @@
-"""GPUs of one box that nothing joins: they are planned for one by one."""
+"""GPUs of one box that nothing joins: each serves alone."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from perfmodel.hardware import GpuSpec
 from perfmodel.scenario import as_gpu, default_format
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.formats import formats_of, precision_of
+from perfmodel.serving.links import with_link
 from perfmodel.serving.memory import longest_context, memory_bytes, most_sequences
 from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.step import Batch, decode, rates_of, step_ops, step_time
@@ -98,7 +99,7 @@ def predict(
     form = default_format(spec.format, gpu_spec) if format is None else format
     formats = formats_of(spec, form, cache_format)
     work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
-    rates = rates_of(gpu_spec, formats.experts, formats.dense)
+    rates = rates_of(with_link(gpu_spec) if parallel.gpus == 1 else gpu_spec, formats.experts, formats.dense)
     calibration = load_calibration()
     engine = calibration.engine_of(backend)
     words = {

@@ -11,6 +11,7 @@ from perfmodel.hardware import GpuSpec
 from perfmodel.ops.collective import fabric
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.formats import formats_of, precision_of
+from perfmodel.serving.links import linked, with_link
 from perfmodel.serving.memory import cache_room
 from perfmodel.serving.parallel import Parallel, allowed
 from perfmodel.serving.step import rates_of
@@ -60,9 +61,10 @@ def _deployment(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form
         raise PerfModelError("no such backend", field="backend", value=request.backend, mend=mend)
     place = {"architecture": gpu.architecture, "gpu": gpu.id, "mode": request.mode}
     words = {"model": model.id, "precision": precision_of(form), **place, **backend}
+    alone = parallel.gpus == 1 and request.mode == "aggregated"
     return Deployment(
         work=_work(model, parallel, form),
-        rates=rates_of(gpu, formats.experts, formats.dense),
+        rates=rates_of(with_link(gpu) if alone else gpu, formats.experts, formats.dense),
         engine=calibration.engine_of(request.backend),
         speculation=request.speculation,
         factor=calibration.factor("tpot", words),
@@ -83,7 +85,7 @@ def _asked(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str
 
 def plausible(model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
     """The widest tensor parallelism within the GPUs that a link joins, and as few pipeline stages of it as hold the weights."""
-    domain = min(fabric(gpu).domain, gpus)
+    domain = min(fabric(gpu).domain if linked(gpu) else 1, gpus)
     widths = [tp for tp in range(domain, 0, -1) if gpus % tp == 0 and allowed(Parallel(tp=tp), model)]
     tp = widths[0] if widths else 1
     depths = [pp for pp in range(1, min(gpus // tp, model.layers) + 1) if gpus % (tp * pp) == 0]
