@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -176,6 +177,18 @@ def test_a_tighter_limit_never_gives_a_better_plan(name, values):
     asked = DEEPSEEK | {"mode": "aggregated"}
     best = [perfmodel.plan("deepseek-v3", "h200", **(asked | {name: value})).plans[0].tokens_per_s_per_gpu for value in values]
     assert best == sorted(best)
+
+
+def test_more_gpus_never_give_a_worse_plan():
+    options = {"isl": 2000, "osl": 500, "mode": "disaggregated", "ttft_ms": 600.0}
+    found = [perfmodel.plan("qwen3-30b-a3b", "h100", gpus=gpus, **options).plans[0].tokens_per_s_per_gpu for gpus in (4, 8, 16, 32, 128)]
+    assert all(b >= a * (1 - 1e-9) for a, b in pairwise(found)), found
+
+
+def test_two_gpus_are_enough_for_two_instances():
+    best = perfmodel.plan("qwen3-30b-a3b", "h100", gpus=2, mode="disaggregated").plans[0]
+    assert best.gpus == 2
+    assert best.prefill is not None
 
 
 def test_what_a_limit_costs_is_what_the_search_without_it_finds(deepseek):

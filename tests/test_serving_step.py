@@ -177,6 +177,11 @@ class TestPredict:
     def test_gpus_without_links_or_bf16(self, gpu, dense):
         assert predict("gpt-oss-20b", gpu).dense_format == dense
 
+    def test_a_gpu_without_a_link_runs_alone(self):
+        assert predict("gpt-oss-20b", "gb10").latency_us > 0
+        with pytest.raises(PerfModelError, match="names no link"):
+            predict("gpt-oss-20b", "gb10", tp=2)
+
     def test_a_layer_is_no_model(self):
         with pytest.raises(PerfModelError, match="single layer"):
             predict("layer:hidden=1024,inter=512,experts=8,topk=2", "h200")

@@ -1,6 +1,10 @@
 """`perfmodel simulate`: JSON, tables, pictures, exit codes."""
 
 import json
+import os
+import signal
+import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -68,3 +72,16 @@ def test_bad_input_exits_with_2(options, capsys):
 def main_(*words: str) -> None:
     with suppress(SystemExit):  # of code 0 where all went well; else there is no output to look at
         main(list(words))
+
+
+def test_ctrl_c_ends_a_long_simulation(capsys):
+    options = ["--gpus", "1", "--rate", "1000", "--isl", "1000", "--osl", "1000", "--lengths", "lognormal:1"]
+    with suppress(SystemExit):
+        main(["simulate", "qwen3-30b-a3b", "--gpu", "h100", *options, "--requests", "50"])  # compiles
+    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    begun = time.monotonic()
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", "qwen3-30b-a3b", "--gpu", "h100", *options, "--requests", "3000000"])
+    assert stop.value.code == 130
+    assert time.monotonic() - begun < 15

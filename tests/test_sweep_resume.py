@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,6 +17,9 @@ from perfmodel.errors import PerfModelError
 from perfmodel.sweeps import parts as parts_module
 from perfmodel.sweeps import plan as plan_module
 from perfmodel.sweeps.parts import open_parts
+from perfmodel.sweeps.plan import make_plan, pack
+from perfmodel.sweeps.request import read_request
+from perfmodel.sweeps.table import compute_part
 
 GRID = {"model": ["gpt-oss-20b", "deepseek-v3"], "gpu": ["h200", "b200"], "tokens": {"from": 1, "to": 100, "steps": 100}, "ep": [1, 7]}
 POINTS, CHUNK, CHUNKS = 800, 90, 9
@@ -100,6 +104,21 @@ def test_damaged_parts_are_computed_anew(whole, stopped, damage):
     summary = perfmodel.sweep(GRID, stopped, chunk=CHUNK)
     assert summary.resumed == 2
     assert summary.notes[0] == "1 damaged chunks in f.parquet.parts are computed anew"
+    assert pq.read_table(stopped).equals(whole)
+
+
+def test_a_part_that_is_halted_ends_at_once():
+    packed = pack(make_plan(read_request(GRID)))
+    with pytest.raises(CancelledError):
+        compute_part(packed, 0, POINTS, lambda: True)
+
+
+@pytest.mark.parametrize("number", [4, 99])
+def test_a_part_under_another_number_does_not_count(whole, stopped, number):
+    first = kept(stopped)[0]
+    first.with_name(f"{number:07d}{first.name[7:]}").write_bytes(first.read_bytes())
+    summary = perfmodel.sweep(GRID, stopped, chunk=CHUNK)
+    assert (summary.resumed, summary.chunks) == (3, CHUNKS)
     assert pq.read_table(stopped).equals(whole)
 
 

@@ -162,7 +162,9 @@ def _services(unseen_pairs: bool = False) -> list[Line]:
         lines = [("tpot", "Services: TPOT", "serving"), ("ttft", "Services: TTFT", "serving")]
     share = summary["calibration"]["fraction_used"]
     own = {} if unseen_pairs else {"coverage80": None}  # the interval is drawn from these very rows
-    return [_line(name, command, chosen[figure] | {"scored": chosen["scored"]} | own, share, unseen=True) for figure, name, command in lines]
+    return [
+        _line(name, command, chosen[figure] | {"scored": chosen["scored"]} | own, share, unseen=True) for figure, name, command in lines
+    ]
 
 
 def _runs() -> list[Line]:

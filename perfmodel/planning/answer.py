@@ -35,7 +35,7 @@ def answer(model: ModelSpec, table: Table, kinds: list[Kind], found: Services, s
     shown = describe(table, found_able.take(best), setting)
     advice = advise(table, found_able.take(best).points, setting)
     plans = tuple(p.model_copy(update={"binds": binds, "helps": helps}) for p, (binds, helps) in zip(shown, advice, strict=True))
-    fronts = _fronts(found_able, gpu_of)
+    fronts = _fronts(found_able, gpu_of, best)
     notes += _missing(table, kinds, found_able, kept, limits, gpu_of)
     return PlanResult(
         model=model.id, weights=repository(model), isl=request.isl, osl=request.osl,
@@ -73,13 +73,20 @@ def _way(table: Table, row: int) -> tuple[object, ...]:
     return deployment.formats.experts, deployment.parallel.tp, deployment.parallel.pp, deployment.parallel.dp
 
 
-def _fronts(found: Services, gpu_of: Rows) -> Rows:
-    """Rows of each GPU's Pareto front of tokens a second and GPU against those of a user, the fastest for a user first."""
+def _fronts(found: Services, gpu_of: Rows, best: Rows) -> Rows:
+    """Rows of each GPU's Pareto front of tokens a second and GPU against those of a user, the fastest for a user first.
+
+    Of a long front a part, with the points that are as good as the `best` plans or better.
+    """
     numbers = gpu_of[found.points.decode]
     parts = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)
-        parts.append(own[thin(front(1.0 / found.points.tpot[own], found.per_gpu[own]), MOST_FRONT)])
+        whole = own[front(1.0 / found.points.tpot[own], found.per_gpu[own])]
+        shown = best[numbers[best] == number]
+        above = np.searchsorted(found.points.tpot[whole], found.points.tpot[shown], side="right") - 1
+        places = np.arange(len(whole))
+        parts.append(whole[np.union1d(thin(places, MOST_FRONT), above)])
     return np.concatenate(parts)
 
 

@@ -93,7 +93,7 @@ def build(model: ModelSpec, kinds: list[tuple[GpuSpec, Formats, int]], context: 
     works, rates, kind = [], [], []
     made: dict[tuple[Parallel, Formats], Work] = {}
     for number, (gpu, forms, most) in enumerate(kinds):
-        rate = rates_on(gpu, forms)
+        rate = rates_on(gpu, forms, alone=not linked(gpu))  # such a GPU is offered alone only
         for parallel in parallels(model, gpu, most):
             key = (parallel, forms)
             if key not in made:

@@ -23,9 +23,9 @@ def formats_on(model: ModelSpec, gpu: GpuSpec, form: str, cache: str | None = No
     return found if runs(found.dense, gpu) else found._replace(dense="fp16")
 
 
-def rates_on(gpu: GpuSpec, formats: Formats) -> Rates:
-    """The rates of a GPU, which may have no link to others. Raises PerfModelError where it lacks the units."""
-    return rates_of(with_link(gpu), formats.experts, formats.dense)
+def rates_on(gpu: GpuSpec, formats: Formats, *, alone: bool) -> Rates:
+    """The rates of a GPU. One that is `alone` needs no link. Raises PerfModelError where it lacks the units, or the link."""
+    return rates_of(with_link(gpu) if alone else gpu, formats.experts, formats.dense)
 
 
 def words_of(model: ModelSpec, gpu: GpuSpec, form: str, *, mode: str, backend: str | None) -> dict[str, str]:

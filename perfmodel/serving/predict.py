@@ -99,7 +99,7 @@ def predict(
     form = default_format(spec.format, gpu_spec) if format is None else format
     formats = formats_on(spec, gpu_spec, form, cache_format)
     work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
-    rates = rates_on(gpu_spec, formats)
+    rates = rates_on(gpu_spec, formats, alone=parallel.gpus == 1)
     calibration = load_calibration()
     engine = calibration.engine_of(backend)
     figure = "tpot" if phase == "decode" else "ttft"

@@ -22,7 +22,7 @@ def njit(function: F) -> F:
 def kept(function: F) -> F:
     """A function that Python calls, whose machine code is kept on disk. numba notices when its file changes or what its closure holds."""
     try:
-        return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+        return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError:  # neither the package's folder nor the user's is writable: compiled in every process
         return njit(function)
 

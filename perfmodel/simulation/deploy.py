@@ -58,7 +58,7 @@ def _deployment(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form
     words = words_of(model, gpu, form, mode=request.mode, backend=request.backend)
     return Deployment(
         work=_work(model, gpu, parallel, form),
-        rates=rates_on(gpu, formats_on(model, gpu, form)),
+        rates=rates_on(gpu, formats_on(model, gpu, form), alone=parallel.gpus == 1 and request.mode == "aggregated"),
         engine=calibration.engine_of(request.backend),
         speculation=request.speculation,
         factor=calibration.factor("tpot", words),

@@ -39,7 +39,7 @@ def run(s: State, first: Side, other: Side, rules: Rules) -> int:
     requests = s.arrival.size
     known = min(rules.clients, requests) if rules.clients > 0 else requests
     come, completed, turn = 0, 0, np.zeros(2, np.int64)
-    while completed < requests:
+    while completed < requests and s.halt[0] == 0:
         i = int(np.argmin(s.ends))
         now = s.ends[i]
         if come < known and s.arrival[come] <= now:

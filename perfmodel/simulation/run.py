@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from perfmodel.simulation.deploy import Instances, instances, side_of
 from perfmodel.simulation.engine import loop
 from perfmodel.simulation.load import Load, draw_load
 from perfmodel.simulation.request import SimulationRequest
-from perfmodel.simulation.state import Rules, State, new_state
+from perfmodel.simulation.state import Rules, Side, State, new_state
 from perfmodel.units import MICROSECOND
 from perfmodel.validated import validate
 from perfmodel.workload import load_model
@@ -88,10 +89,20 @@ def execute(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: st
         mend = "Simulate fewer instances at a share of the load, or give --max-sequences."
         raise PerfModelError("too many instances for that many sequences", field="gpus", value=request.gpus, mend=mend)
     state = new_state(load.arrival, lengths.prompt, lengths.cached, lengths.output, count, request.max_sequences)
-    served = loop()(state, first, other, rules_of(request, prefill, decoding))
+    served = _serve(state, first, other, rules_of(request, prefill, decoding))
     if served != load.arrival.size:
         raise AssertionError(f"{served} of {load.arrival.size} requests were served")
     return Outcome(request, model, gpu, form, load, prefill, decoding, state)
+
+
+def _serve(state: State, first: Side, other: Side, rules: Rules) -> int:
+    """Run the compiled loop, beside this thread: Python notices a Ctrl-C in none that is within compiled code."""
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(lambda: loop()(state, first, other, rules))
+        try:
+            return served.result()
+        finally:
+            state.halt[0] = 1
 
 
 def rules_of(request: SimulationRequest, prefill: Instances | None, decoding: Instances) -> Rules:

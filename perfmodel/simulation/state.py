@@ -135,6 +135,8 @@ class State(NamedTuple):
 
     sums: Column
     """See SUMS."""
+    halt: Column
+    """1 where the simulation is to end early."""
 
 
 SUMS = ("full", "bytes", "peak", "steps", "sequences", "context", "decoding", "preempted", "prompts", "prompt_tokens")
@@ -155,4 +157,5 @@ def new_state(arrival: Array, prompt: Array, cached: Array, output: Array, insta
         ends=np.full(instances, np.inf), **{name: np.zeros(instances) for name in seconds},
         **{name: np.zeros(instances, np.int64) for name in counts}, head=np.full(instances, -1), tail=np.full(instances, -1),
         sequence=np.zeros((instances, places), np.int64), ending=np.zeros((instances, places), np.int64), sums=np.zeros(len(SUMS)),
+        halt=np.zeros(1, np.int64),
     )  # fmt: skip

@@ -8,7 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
+from threading import Event
 from typing import Any
 
 from perfmodel.errors import MissingRequirementError, PerfModelError
@@ -39,10 +41,12 @@ def open_pool(scheduler: str | None, tell: Callable[[str], None]) -> Iterator[tu
     """What hands out a chunk, and how many to hand out at once. At the end, or on an error, what has not begun is dropped."""
     if scheduler is None:
         threads = min(os.cpu_count() or 1, MOST_THREADS)
-        pool = ThreadPoolExecutor(threads)
+        pool, halt = ThreadPoolExecutor(threads), Event()
         try:
-            yield lambda *task: pool.submit(compute_part, *task), AHEAD * threads
+            compute = partial(compute_part, halted=halt.is_set)
+            yield lambda *task: pool.submit(compute, *task), AHEAD * threads
         finally:
+            halt.set()  # what has begun ends soon, too: the process waits for its threads
             pool.shutdown(wait=False, cancel_futures=True)
         return
     with _client(scheduler) as client:

@@ -15,7 +15,7 @@ from perfmodel.errors import PerfModelError
 from perfmodel.files import write_atomic
 
 NAME = re.compile(r"(\d{7})-([0-9a-f]{16})-([0-9a-f]{16})\.parquet")
-"""Number of the chunk, identity of the sweep, digest of the contents."""
+"""Number of the chunk, identity of the sweep, digest of number and contents."""
 JOINED = ".joined.tmp"
 GROUP = 16
 """Chunks that become one row group of the output."""
@@ -31,7 +31,7 @@ class Parts:
 
     def add(self, number: int, data: bytes) -> None:
         """Keep a chunk: whole or not at all."""
-        path = self.folder / f"{number:07d}-{self.identity}-{_digest(data)}.parquet"
+        path = self.folder / f"{number:07d}-{self.identity}-{_digest(number, data)}.parquet"
         write_atomic(path, data)
         self.done[number] = path
 
@@ -46,7 +46,7 @@ class Parts:
                 mend="Choose another --out, or drop them with --restart.",
             )
         for path, match in found:
-            if restart or _digest(path.read_bytes()) != match[3]:
+            if restart or _digest(int(match[1]), path.read_bytes()) != match[3]:
                 self.damaged += not restart
                 path.unlink()
             else:
@@ -79,7 +79,7 @@ class Parts:
     def _read(self, number: int) -> bytes:
         path = self.done[number]
         data = path.read_bytes()
-        if not path.name.endswith(f"-{_digest(data)}.parquet"):
+        if not path.name.endswith(f"-{_digest(number, data)}.parquet"):
             raise PerfModelError("was damaged", file=path, mend="Give the same command again: it computes this chunk anew.")
         return data
 
@@ -136,5 +136,5 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+def _digest(number: int, data: bytes) -> str:
+    return hashlib.sha256(b"%d " % number + data).hexdigest()[:16]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,15 +74,21 @@ class Points:
             self.words[name].put(rows, word)
 
 
-def solve(plan: Plan, start: int, stop: int) -> Points:
-    """The points from `start` to `stop` of the grid; one that cannot be holds the reason."""
+def solve(plan: Plan, start: int, stop: int, halted: Callable[[], bool] = bool) -> Points:
+    """The points from `start` to `stop` of the grid; one that cannot be holds the reason. Raises CancelledError where `halted`."""
     points = Points(plan, start, stop)
-    for scenario, gated, rows in _scenarios(points):
+    for scenario, gated, rows in _scenarios(points, halted):
+        _go_on(halted)
         _solve(points, scenario, gated, rows)
     return points
 
 
-def _scenarios(points: Points) -> Iterator[tuple[Scenario, bool, np.ndarray]]:
+def _go_on(halted: Callable[[], bool]) -> None:
+    if halted():
+        raise CancelledError
+
+
+def _scenarios(points: Points, halted: Callable[[], bool]) -> Iterator[tuple[Scenario, bool, np.ndarray]]:
     """The rows that one call of the model can take, as (scenario, gated, rows): models of the same kind, all ranks and tokens.
 
     Layers with and without shared experts go apart, since these add launches to the call. Rows that have no scenario get their error here.
@@ -91,6 +98,7 @@ def _scenarios(points: Points) -> Iterator[tuple[Scenario, bool, np.ndarray]]:
     settings, which = np.unique(stacked, axis=1, return_inverse=True)
     alike: dict[object, tuple[Scenario, bool, list[np.ndarray]]] = {}
     for number, setting in enumerate(settings.T.tolist()):
+        _go_on(halted)
         rows = np.flatnonzero(which.ravel() == number)
         try:
             scenario = _scenario(points.plan, dict(zip(keys, setting, strict=True)))

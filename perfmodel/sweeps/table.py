@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -62,14 +63,17 @@ def _dictionary(words: Words) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(words.codes, mask=words.codes < 0), pa.array(list(words.known), pa.string()))
 
 
-def compute_part(packed: bytes, start: int, stop: int) -> bytes:
-    """Parquet of the points from `start` to `stop` of a packed plan: nothing else goes in, so any worker may do it, twice if need be."""
+def compute_part(packed: bytes, start: int, stop: int, halted: Callable[[], bool] = bool) -> bytes:
+    """Parquet of the points from `start` to `stop` of a packed plan: nothing else goes in, so any worker may do it, twice if need be.
+
+    Raises CancelledError soon after `halted()` has become true.
+    """
     import io
 
     import pyarrow.parquet as pq
 
     stream = io.BytesIO()
-    pq.write_table(as_table(solve(unpack(packed), start, stop)), stream, **WRITING)
+    pq.write_table(as_table(solve(unpack(packed), start, stop, halted)), stream, **WRITING)
     return stream.getvalue()
 
 
