@@ -25,11 +25,11 @@ def write(tmp_path, *lines, provenance=PROVENANCE, name="mine.csv"):
 
 def test_all_committed_runs_load():
     runs = [run for path in committed() for run in read_runs(path)]
-    assert len(runs) == 317
+    assert len(runs) == 452
     assert {run.gpu for run in runs} == {"h200"}
-    assert sum(run.us is None for run in runs) == sum(run.dram_bytes is not None for run in runs) == 16
+    assert sum(run.us is None for run in runs) == sum(run.dram_bytes is not None for run in runs) == 40
     assert {run.kind for run in runs} == {"grouped-gemm", "layer"}
-    assert len({run.key for run in runs}) == 317
+    assert len({run.key for run in runs}) == 452
     assert all(run.driver and run.date and run.versions != "{}" for run in runs)
 
 

@@ -238,7 +238,7 @@ class TestCommand:
         first, second = (json.loads(self.run("runs", "import", *files, *store, "--json").stdout)["files"] for _ in range(2))
         assert [f["new"] for f in first] == [f["rows"] for f in first]
         assert {f["new"] for f in second} == {0}
-        assert sum(r["rows"] for r in json.loads(self.run("runs", "list", *store, "--json").stdout)["runs"]) == 317
+        assert sum(r["rows"] for r in json.loads(self.run("runs", "list", *store, "--json").stdout)["runs"]) == 452
         out = tmp_path / "out.parquet"
         assert self.run("runs", "export", str(out), *store).returncode == 0
         assert json.loads(self.run("runs", "import", str(out), *store, "--json").stdout)["files"][0]["new"] == 0

@@ -58,7 +58,7 @@ class TestCommitted:
 
     def test_there_is_a_line_for_every_step(self):
         lines = board.load_scoreboard().lines
-        assert len(lines) == len(board.steps()) + 2  # NVFP4 and DRAM bytes come along with others
+        assert len(lines) == len(board.steps()) + 3  # NVFP4, TTFT and DRAM bytes come along with others
         assert all(one.scored > 0 and one.median_ape is not None for one in lines)
 
     def test_the_sample_holds_every_kernel_that_is_scored_often(self):

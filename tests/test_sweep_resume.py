@@ -174,7 +174,7 @@ def test_the_output_may_be_a_link(whole, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_command_that_is_stopped_goes_on(tmp_path, capsys, how):
     grid, out = tmp_path / "grid.yaml", tmp_path / "f.parquet"
-    grid.write_text("model: [gpt-oss-20b, deepseek-v3]\ngpu: [h200, b200]\ntokens: {from: 1, to: 25000, steps: 25000}\n")
+    grid.write_text("model: [gpt-oss-20b, deepseek-v3]\ngpu: [h200, b200]\ntokens: {from: 1, to: 60000, steps: 60000}\n")
     command = [sys.executable, "-m", "perfmodel", "sweep", str(grid), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     folder = out.with_name("f.parquet.parts")
@@ -188,9 +188,9 @@ def test_a_command_that_is_stopped_goes_on(tmp_path, capsys, how):
         assert process.returncode == 130
         assert "finished chunks are kept" in err
     parts = len(list(folder.glob("*.parquet")))
-    assert 1 <= parts < 13
+    assert 1 <= parts < 30
     with pytest.raises(SystemExit) as stop:
         main(["sweep", str(grid), "--out", str(out)])
     assert (stop.value.code or 0) == 0
-    assert f"going on: {parts} of 13 chunks are there" in capsys.readouterr().err
-    assert pq.read_metadata(out).num_rows == 100_000
+    assert f"going on: {parts} of 30 chunks are there" in capsys.readouterr().err
+    assert pq.read_metadata(out).num_rows == 240_000
