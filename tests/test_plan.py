@@ -282,6 +282,7 @@ def test_prices_are_of_the_catalogue_and_have_a_source():
         ({"tpot": 30.0}, "tpot_ms"),
         ({"changes": "memory.bandwith_GBps=1"}, "bandwidth_GBps"),
         ({"prices": "no-such-file.yaml"}, "no-such-file.yaml"),
+        ({"prices": ""}, "cannot read"),
         ({"ttft_ms": float("nan")}, "ttft_ms"),
     ],
 )
