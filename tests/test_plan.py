@@ -310,6 +310,16 @@ def test_a_gpu_without_the_units_names_what_runs():
         perfmodel.plan("deepseek-v3", "h200", format="nvfp4")
 
 
+@pytest.mark.parametrize("gpu", [5, None, [5], []])
+def test_what_is_no_gpu_is_refused(gpu):
+    with pytest.raises(PerfModelError, match="gpu"):
+        perfmodel.plan("llama-3.1-8b", gpu)
+
+
+def test_prices_may_be_a_path():
+    assert perfmodel.plan("llama-3.1-8b", "h100", **LLAMA, prices=PRICES).plans[0].cost_per_hour
+
+
 def test_a_layer_alone_is_refused():
     with pytest.raises(PerfModelError, match="no whole model"):
         perfmodel.plan("layer:hidden=7168,inter=2048,experts=256,topk=8", "h200")
