@@ -77,4 +77,4 @@ def _fields_at(kind: type[BaseModel], location: tuple[object, ...]) -> list[str]
         if not models:
             return []
         kind = models[0]
-    return list(kind.model_fields)
+    return [info.alias or name for name, info in kind.model_fields.items()]

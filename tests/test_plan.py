@@ -306,6 +306,7 @@ def test_prices_are_of_the_catalogue_and_have_a_source():
         ({"tpot": 30.0}, "tpot_ms"),
         ({"changes": "memory.bandwith_GBps=1"}, "bandwidth_GBps"),
         ({"prices": "no-such-file.yaml"}, "no-such-file.yaml"),
+        ({"prices": ""}, "cannot read"),
         ({"ttft_ms": float("nan")}, "ttft_ms"),
     ],
 )
@@ -331,6 +332,16 @@ def test_the_nearest_miss_is_named():
 def test_a_gpu_without_the_units_names_what_runs():
     with pytest.raises(PerfModelError, match="nvfp4"):
         perfmodel.plan("deepseek-v3", "h200", format="nvfp4")
+
+
+@pytest.mark.parametrize("gpu", [5, None, [5], []])
+def test_what_is_no_gpu_is_refused(gpu):
+    with pytest.raises(PerfModelError, match="gpu"):
+        perfmodel.plan("llama-3.1-8b", gpu)
+
+
+def test_prices_may_be_a_path():
+    assert perfmodel.plan("llama-3.1-8b", "h100", **LLAMA, prices=PRICES).plans[0].cost_per_hour
 
 
 def test_a_layer_alone_is_refused():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from perfmodel.cli import main
 from perfmodel.serving.engine import Calibration, Engine
 from perfmodel.serving.parallel import Parallel
 from perfmodel.validation.serving import rows as reading
@@ -183,3 +184,18 @@ class TestRealRows:
         flags = flag_services(rows)
         assert len(rows) == 3889  # of 5,221
         assert sum(not flag for flag in flags) / len(rows) > 0.8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["validate", "serving", "--gpu", "h100"],
+        ["validate", "serving", "--rows", "x.parquet"],
+        ["calibrate", "--op", "serving", "--kernel", "marlin"],
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "does not go with" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from perfmodel.errors import PerfModelError
 from perfmodel.hardware import load_gpu
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.memory import most_sequences
@@ -183,3 +184,14 @@ def test_decode_table_holds_single_sequences():
     assert float(d.seconds(decode(np.array([1.0]), np.array([1001.0])))[0]) == pytest.approx(
         done.state.done[0] - done.state.first[0], rel=1e-3
     )
+
+
+@pytest.mark.parametrize("rates", [5, "12", {1.0: 2.0}])
+def test_what_is_no_list_of_rates_is_refused(rates):
+    with pytest.raises(PerfModelError, match="rates: is no list of numbers"):
+        simulate(MODEL, GPU, gpus=1, isl=10, osl=10, rates=rates)
+
+
+def test_a_trace_may_be_a_path(tmp_path):
+    (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,10,5\n1,20,5\n")
+    assert simulate(MODEL, GPU, gpus=1, trace=tmp_path / "t.csv")["completed"] == 2

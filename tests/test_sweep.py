@@ -276,3 +276,8 @@ def test_hundreds_of_thousands_of_points_take_seconds(tmp_path):
     summary = perfmodel.sweep(grid, tmp_path / "f.parquet")
     assert summary.points == 65_536
     assert summary.points_per_s > 5_000  # 40,000 on an idle core
+
+
+def test_a_wrong_key_of_a_range_is_told_the_names_as_they_are_written():
+    with pytest.raises(PerfModelError, match="Choose from: from, scale, steps, to"):
+        read_request({"model": ["gpt-oss-20b"], "gpu": ["h200"], "tokens": {"from": 1, "to": 5, "steps": 3, "x": 1}})

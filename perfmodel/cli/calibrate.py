@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfmodel.cli.output import JsonOption, note, print_json, stoppable
+from perfmodel.errors import PerfModelError
 from perfmodel.files import read_text, write_atomic
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def calibrate(
     """Fit, print and perhaps write."""
     with stoppable(lambda: "profiles that are noted as written are whole, all others are as they were; fits of no file are lost"):
         if op == "serving":
+            if kernel:
+                raise PerfModelError("does not go with --op serving", field="--kernel", value=kernel[0], mend="Leave it out.")
             _serving(write, json)
             return
         if op == "runs":

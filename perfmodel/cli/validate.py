@@ -70,6 +70,10 @@ def validate(
     if store is not None and target != RUNS:
         raise PerfModelError("goes with `runs`", field="--store", value=target, mend="Write perfmodel validate runs.")
     if target == SERVING:
+        ignored = {"gpu": gpu, "kernel": kernel, "op": op != "moe", "leave-out-gpu": leave_out_gpu, "leave-out-arch": leave_out_arch}
+        for name, given in {**ignored, "rows": rows, "checks": checks}.items():
+            if given:
+                raise PerfModelError("does not go with `serving`", field=f"--{name}", mend="Leave it out.")
         _serving(unseen_pairs, as_json)
         return
     if unseen_pairs:

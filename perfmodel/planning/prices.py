@@ -45,4 +45,4 @@ class Prices(Strict):
 
 def load_prices(path: str | Path | None = None) -> Prices:
     """The bundled prices or those of a user. Raises PerfModelError with file, line, field and mend."""
-    return load_model(Prices, path or FILE)
+    return load_model(Prices, FILE if path is None else path)

@@ -32,9 +32,10 @@ def plan(model: str | Path | ModelSpec, gpu: str | Path | GpuSpec | Sequence[str
 
     Raises PerfModelError for bad input, where the weights do not fit, and where nothing keeps the limits (it names the nearest miss).
     """
-    several = [gpu] if isinstance(gpu, str | Path | GpuSpec) else list(gpu)
+    several = list(gpu) if isinstance(gpu, list | tuple) else [gpu]
     names = tuple(str(g) if isinstance(g, Path) else g for g in several)
-    data = {"model": str(model) if isinstance(model, Path) else model, "gpu": names, **options}
+    data = {"model": model, "gpu": names, **options}
+    data |= {name: str(data[name]) for name in ("model", "prices") if isinstance(data.get(name), Path)}
     return search(validate(PlanRequest, data))
 
 

@@ -52,7 +52,8 @@ def simulate(
     """
     from perfmodel.simulation.summary import as_object, point
 
-    requests = _requests({name: value for name, value in options.items() if value is not None}, rates)
+    given = {name: str(value) if isinstance(value, Path) else value for name, value in options.items() if value is not None}
+    requests = _requests(given, rates)
     spec = model if isinstance(model, ModelSpec) else load_model(model)
     if spec.vocab is None or not spec.attention:
         raise PerfModelError("is one layer, not a whole model", field="MODEL", value=spec.id, mend="Choose one of `perfmodel models`.")
@@ -65,6 +66,8 @@ def simulate(
 
 def _requests(options: dict[str, Any], rates: Sequence[float]) -> list[SimulationRequest]:
     """One for each rate, checked before any of them runs."""
+    if isinstance(rates, str) or not isinstance(rates, Sequence | np.ndarray):
+        raise PerfModelError("is no list of numbers", field="rates", value=rates, mend="Give rates=[1.0, 2.0], say.")
     if len(rates) and "rate" in options:
         raise PerfModelError("goes with no rate", field="rates", value=list(rates), mend="Give one of them.")
     if len(rates) > MOST_RATES:
