@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 
 import pyarrow.parquet as pq
 import pytest
@@ -81,14 +82,18 @@ def test_workers_can_be_started_for_one_sweep(local, tmp_path):
 def test_a_cluster_that_is_lost_is_one_line_and_chunks_are_kept(local, tmp_path):
     distributed = pytest.importorskip("distributed")
     out = tmp_path / "f.parquet"
-    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as doomed:
+    doomed = distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50)
 
-        def end(done: int, points: int) -> None:
-            if done == 10 * CHUNK:
-                threading.Thread(target=doomed.close).start()
+    def end(done: int, points: int) -> None:
+        if done == 10 * CHUNK:
+            threading.Thread(target=doomed.close).start()
 
+    try:
         with pytest.raises(PerfModelError, match=r"the cluster was lost.*the same command goes on"):
             perfmodel.sweep(GRID, out, chunk=CHUNK, scheduler=doomed.scheduler_address, progress=end)
+    finally:
+        with suppress(Exception):  # it may be closing already
+            doomed.close()
     summary = perfmodel.sweep(GRID, out, chunk=CHUNK)
     assert 10 <= summary.resumed < summary.chunks
     assert pq.read_table(out).equals(local)

@@ -55,14 +55,14 @@ def open_pool(scheduler: str | None, tell: Callable[[str], None]) -> Iterator[tu
         if not threads:
             tell(f"{scheduler} has no worker yet: waiting for one")
         try:
-            with _cluster_errors(scheduler):
+            with _cluster_errors(scheduler, client):
                 yield lambda *task: executor.submit(eval, ON_WORKER, {"task": task}), max(LEAST_AHEAD, AHEAD * threads)
         finally:
             executor.shutdown(wait=False)
 
 
 @contextmanager
-def _cluster_errors(scheduler: str) -> Iterator[None]:
+def _cluster_errors(scheduler: str, client: Any) -> Iterator[None]:
     """What goes wrong with a cluster as a PerfModelError; what goes wrong here, a full disk say, as it is."""
     from distributed import KilledWorker
 
@@ -71,7 +71,10 @@ def _cluster_errors(scheduler: str) -> Iterator[None]:
     except KilledWorker as error:
         problem, mend = "one chunk was lost with several workers, one after the other", "Have they enough memory?"
         raise PerfModelError(problem, field="scheduler", value=scheduler, mend=f"{mend} {GO_ON}") from error
-    except CancelledError as error:
+    except (CancelledError, ValueError) as error:
+        # A future of Dask's fails to unpack its result where the scheduler has just gone.
+        if isinstance(error, ValueError) and client.status == "running" and "unpack" not in str(error):
+            raise
         raise PerfModelError("the cluster was lost", field="scheduler", value=scheduler, mend=f"Start it again. {GO_ON}") from error
     except (ImportError, AttributeError) as error:
         mend = f"Install the same perfmodel on every worker. {GO_ON}"
