@@ -164,7 +164,7 @@ def test_the_peak_is_proportional_to_sms_and_clock(sms, boost, kind):
     assert gpu.peak_flops(kind) == pytest.approx(B200.peak_flops(kind) * sms / 148 * boost / 1965, rel=1e-4)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.one_of(st.text(max_size=40), st.builds("{}={}".format, st.sampled_from(sorted(field_kinds())), st.text(max_size=12))))
 def test_any_change_is_made_or_refused_in_words(text):
     with contextlib.suppress(PerfModelError):

@@ -104,7 +104,7 @@ def test_losses_add_up_and_the_interval_holds_the_latency():
 subsets = lambda words: st.lists(st.sampled_from(words), min_size=1, max_size=2, unique=True)  # noqa: E731
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(
     st.fixed_dictionaries(
         {
