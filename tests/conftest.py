@@ -50,3 +50,17 @@ def launch():
 def rng():
     """Random numbers that are the same in every run."""
     return np.random.default_rng(7)
+
+
+@pytest.fixture
+def run(capsys):
+    """`run(*words)` calls the command as a user types it, in this process, and gives exit code, stdout and stderr."""
+    from perfmodel.cli import main
+
+    def call(*words):
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return call

@@ -5,19 +5,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from perfmodel.cli import main
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words):
-        with pytest.raises(SystemExit) as stop:
-            main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return call
-
 
 def test_gap_prints_a_table_a_waterfall_and_advice(run):
     code, out, _ = run("gap", "gpt-oss-20b", "--gpu", "b200", "--format", "nvfp4", "--tokens", "1,64,4096")

@@ -1,7 +1,6 @@
-"""Capacity planning: values by hand, laws that hold whatever the engine's parameters are, and bad input."""
+"""Capacity planning: values by hand, and laws that hold whatever the engine's parameters are."""
 
 import math
-import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 import perfmodel
-from perfmodel.errors import PerfModelError
 from perfmodel.hardware import load_gpu
 from perfmodel.planning.advice import LAUNCHES
 from perfmodel.planning.batches import front, thin
@@ -150,10 +148,8 @@ def test_the_same_question_has_the_same_answer(deepseek):
     assert perfmodel.plan("deepseek-v3", "h200", **DEEPSEEK).model_dump_json() == deepseek.model_dump_json()
 
 
-def test_a_full_search_takes_seconds_at_most():
-    start = time.perf_counter()
+def test_a_full_search_tries_thousands():
     result = perfmodel.plan("deepseek-v3", ["b200", "h200", "gb300"], **(DEEPSEEK | {"gpus": 64}))
-    assert time.perf_counter() - start < 5
     assert result.searched > 3000
 
 
@@ -285,81 +281,3 @@ def test_prices_are_of_the_catalogue_and_have_a_source():
     assert set(prices.gpu_hour) <= set(gpu_ids())  # a new GPU may come without: adding one is adding a file
     assert len(prices.gpu_hour) > 15
     assert all(price.source and price.status in ("datasheet", "derived", "estimated") for price in prices.gpu_hour.values())
-
-
-# Bad input
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"tpot_ms": -1.0}, "tpot_ms"),
-        ({"isl": 0}, "isl"),
-        ({"osl": 1.5}, "osl"),
-        ({"gpus": 0}, "gpus"),
-        ({"prefix_cache": 1.0}, "prefix_cache"),
-        ({"rate": 1.0, "concurrency": 5}, "exclude each other"),
-        ({"mode": "both"}, "mode"),
-        ({"format": "fp5"}, "fp5"),
-        ({"kv_format": "fp5"}, "fp5"),
-        ({"backend": "tgi"}, "backend"),
-        ({"tpot": 30.0}, "tpot_ms"),
-        ({"changes": "memory.bandwith_GBps=1"}, "bandwidth_GBps"),
-        ({"prices": "no-such-file.yaml"}, "no-such-file.yaml"),
-        ({"prices": ""}, "cannot read"),
-        ({"ttft_ms": float("nan")}, "ttft_ms"),
-    ],
-)
-def test_bad_options_are_named(options, said):
-    with pytest.raises(PerfModelError, match=said):
-        perfmodel.plan("llama-3.1-8b", "h100", **options)
-
-
-def test_what_does_not_fit_says_how_much_is_missing():
-    with pytest.raises(PerfModelError, match=r"67\d GB of weights, 1 x 48 GB on l40s"):
-        perfmodel.plan("deepseek-v3", "l40s", gpus=1)
-
-
-def test_the_nearest_miss_is_named():
-    with pytest.raises(PerfModelError, match=r"the best TPOT is [\d.]+ ms with tp 8 on 8 h200.*the limit is 0.01"):
-        perfmodel.plan("deepseek-v3", "h200", **(DEEPSEEK | {"gpus": 8, "tpot_ms": 0.01}))
-    with pytest.raises(PerfModelError, match="the best cost is"):
-        perfmodel.plan("deepseek-v3", "h200", **DEEPSEEK, budget=1.0)
-    with pytest.raises(PerfModelError, match="each can be kept alone"):
-        perfmodel.plan("llama-3.1-70b", "h100", **(LLAMA | {"tpot_ms": 15.0, "budget": 15.0}))
-
-
-def test_a_gpu_without_the_units_names_what_runs():
-    with pytest.raises(PerfModelError, match="nvfp4"):
-        perfmodel.plan("deepseek-v3", "h200", format="nvfp4")
-
-
-@pytest.mark.parametrize("gpu", [5, None, [5], []])
-def test_what_is_no_gpu_is_refused(gpu):
-    with pytest.raises(PerfModelError, match="gpu"):
-        perfmodel.plan("llama-3.1-8b", gpu)
-
-
-def test_prices_may_be_a_path():
-    assert perfmodel.plan("llama-3.1-8b", "h100", **LLAMA, prices=PRICES).plans[0].cost_per_hour
-
-
-def test_a_layer_alone_is_refused():
-    with pytest.raises(PerfModelError, match="no whole model"):
-        perfmodel.plan("layer:hidden=7168,inter=2048,experts=256,topk=8", "h200")
-
-
-def test_disaggregation_needs_two_instances():
-    with pytest.raises(PerfModelError, match="gpus"):
-        perfmodel.plan("deepseek-v3", "h200", gpus=8, mode="disaggregated")
-
-
-def test_a_gpu_of_ones_own_without_a_price(tmp_path):
-    own = tmp_path / "mine.yaml"
-    text = PRICES.parents[2].joinpath("gpu_specs", "h200.yaml").read_text()
-    own.write_text(text.replace("id: h200", "id: mine"))
-    result = perfmodel.plan("llama-3.1-8b", str(own), **LLAMA)
-    assert result.plans[0].gpu == "mine"
-    assert result.plans[0].cost_per_hour is None
-    with pytest.raises(PerfModelError, match="have no price"):
-        perfmodel.plan("llama-3.1-8b", str(own), **LLAMA, budget=100.0)

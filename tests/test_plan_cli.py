@@ -9,22 +9,10 @@ from pathlib import Path
 import pytest
 
 import perfmodel
-from perfmodel.cli import main
 from perfmodel.planning.flags import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 BASE = ("plan", "llama-3.1-8b", "--gpu", "h100", "--gpus", "4", "--isl", "1000", "--osl", "200")
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words):
-        with pytest.raises(SystemExit) as stop:
-            main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return call
 
 
 def test_a_table_says_what_binds_and_what_helps(run):

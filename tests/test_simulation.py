@@ -158,8 +158,8 @@ def test_closed_loop_agrees_with_the_closed_form(model, gpu, form, gpus, clients
     s, later = done.state, np.arange(done.state.first.size) >= clients
     tpot = ((s.done - s.first) / (s.output - 1))[later].mean()
     assert tpot == pytest.approx(form_.tpot[0], rel=0.15)
-    wait = 1.0 if clients >= 64 else 0.3  # prompts that wait for each other are not in the closed form
-    assert (s.first - s.arrival)[later].mean() == pytest.approx(form_.ttft[0], rel=wait)
+    wait = 2.0 if clients >= 64 else 1.3  # prompts that wait for each other are not in the closed form
+    assert 1 / wait < (s.first - s.arrival)[later].mean() / form_.ttft[0] < wait
 
 
 def test_least_loaded_leaves_a_busy_instance_alone(tmp_path):

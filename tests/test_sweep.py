@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import perfmodel
 from perfmodel.causes import NAMES, Causes
-from perfmodel.cli import main
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware.catalog import find_gpu
 from perfmodel.sweeps.plan import identity, make_plan, pack, unpack
@@ -25,17 +24,6 @@ tokens: {from: 64, to: 4096, steps: 64, scale: linear}
 ep: [1, 8]
 """
 UNGATED = "layer:hidden=1024,inter=512,experts=16,topk=2,gated=false"
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words):
-        with pytest.raises(SystemExit) as stop:
-            main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return stop.value.code or 0, out, err
-
-    return call
 
 
 def rows_of(grid: dict) -> list[dict]:

@@ -47,12 +47,17 @@ def solve(
 
     def residuals(x: Floats) -> Floats:
         r = np.log(predict(named(x))) - logs
-        soft = np.sign(r) * np.sqrt(2.0 * (np.sqrt(1.0 + (r / SOFT) ** 2) - 1.0))
-        return np.concatenate([soft, weight * (x + origin - expected) / spread])
+        return np.concatenate([soft(r / SOFT), weight * (x + origin - expected) / spread])
 
     start = np.clip(expected, low, high) - origin
     best = least_squares(residuals, start, bounds=(low - origin, high - origin), diff_step=[1e-3] * len(unknowns), max_nfev=30)
     return named(best.x), _standard_errors(best, list(unknowns), len(measured))
+
+
+def soft(r: Floats) -> Floats:
+    """The pseudo-Huber root of residuals [n] over their scale: its square grows like a square below 1 and like a line beyond."""
+    result: Floats = np.sign(r) * np.sqrt(2.0 * (np.sqrt(1.0 + r * r) - 1.0))
+    return result
 
 
 def _standard_errors(solution: Any, names: Sequence[str], rows: int) -> dict[str, float]:

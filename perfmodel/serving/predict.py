@@ -109,17 +109,27 @@ def predict(
     ops = {name: float(values[0]) * factor for name, values in step_ops(work, rates, engine, step).items()}
     ops["launches ahead of kernels"] = max(seconds - sum(ops.values()), 0.0)
     low, high = calibration.interval[figure]
-    memory = memory_bytes(work, np.array([float(batch)]), np.array([float(context)]))
     tokens = batch if phase == "decode" else context * dp  # a prompt on each attention rank
     return StepResult(
         model=spec.id, gpu=gpu_spec.id, phase=phase, backend=backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
         tp=tp, pp=pp, dp=dp, ep=ep, gpus=parallel.gpus, batch=batch, context=context, latency_us=seconds / MICROSECOND,
         interval_us=(seconds * low / MICROSECOND, seconds * high / MICROSECOND), tokens_per_s_per_gpu=tokens / seconds / parallel.gpus,
         ops=tuple(StepOp(name=name, us=value / MICROSECOND) for name, value in ops.items() if value > 0),
-        memory_GB={name: float(values[0]) / GB for name, values in memory.items()}, capacity_GB=gpu_spec.dram_capacity / GB,
-        fits=_most(work, gpu_spec, context) >= batch, most_sequences=_most(work, gpu_spec, context),
-        longest_context=int(longest_context(work, np.array([gpu_spec.dram_capacity]), np.array([float(batch)]))[0]), notes=spec.notes,
+        **_memory(work, gpu_spec, batch, context), notes=spec.notes,
     )  # fmt: skip
+
+
+def _memory(work: Work, gpu: GpuSpec, batch: int, context: int) -> dict[str, Any]:
+    """The fields of the result that say what the memory of a GPU holds."""
+    capacity, sequences = _vector(gpu.dram_capacity), _vector(batch)
+    most = int(most_sequences(work, capacity, _vector(context))[0])
+    return {
+        "memory_GB": {name: float(values[0]) / GB for name, values in memory_bytes(work, sequences, _vector(context)).items()},
+        "capacity_GB": gpu.dram_capacity / GB,
+        "fits": most >= batch,
+        "most_sequences": most,
+        "longest_context": int(longest_context(work, capacity, sequences)[0]),
+    }
 
 
 def _check(spec: ModelSpec, phase: str, batch: int, context: int, backend: str | None) -> None:
@@ -139,10 +149,6 @@ def _batch(phase: str, batch: int, context: int, parallel: Parallel) -> Batch:
     if phase == "decode":
         return decode(_vector(max(batch / parallel.dp, 1.0)), _vector(context))
     return Batch(_vector(0.0), _vector(0.0), _vector(context), _vector(0.0))
-
-
-def _most(work: Work, gpu: GpuSpec, context: int) -> int:
-    return int(most_sequences(work, np.array([gpu.dram_capacity]), _vector(context))[0])
 
 
 def _vector(value: float) -> Array:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfmodel.serving.engine import NAMES, OF_BACKENDS, Calibration, Engine, groups_of
+from perfmodel.validation.fitting import soft
 from perfmodel.validation.measurements import Floats, Integers, Mask
 from perfmodel.validation.serving.predict import Services
 from perfmodel.validation.serving.rows import Service
@@ -106,8 +107,8 @@ def _fit_engine(rows: Services, weight: Floats, start: Fit, offsets: Mapping[str
 
     def residuals(x: Floats) -> Floats:
         ttft, tpot = rows.predict(*_fit(x))
-        of_tpot = _soft((np.log(tpot / rows.tpot) + shift.get("tpot", 0.0)) / SOFT)
-        of_ttft = _soft(TTFT_WEIGHT * (np.log(ttft / rows.ttft) + shift.get("ttft", 0.0)) / TTFT_SOFT)
+        of_tpot = soft((np.log(tpot / rows.tpot) + shift.get("tpot", 0.0)) / SOFT)
+        of_ttft = soft(TTFT_WEIGHT * (np.log(ttft / rows.ttft) + shift.get("ttft", 0.0)) / TTFT_SOFT)
         return np.concatenate([of_tpot * weight, of_ttft * weight, pull * (x - prior)])
 
     begin = np.clip(_logs(start), low + 1e-6, high - 1e-6)
@@ -126,12 +127,6 @@ def _fit(x: Floats) -> Fit:
     engine = replace(PRIOR, **{name: float(np.exp(value)) for name, value in zip(NAMES, x, strict=False)})
     own = iter(np.exp(x[len(NAMES) :]))
     return engine, {b: {name: float(getattr(engine, name) * next(own)) for name in OF_BACKENDS} for b in BACKENDS}
-
-
-def _soft(r: Floats) -> Floats:
-    """The pseudo-Huber root of a residual."""
-    result: Floats = np.sign(r) * np.sqrt(2.0 * (np.sqrt(1.0 + r * r) - 1.0))
-    return result
 
 
 def _lowest(name: str) -> float:

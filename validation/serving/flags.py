@@ -1,4 +1,7 @@
-"""Which measured services cannot be what they say. Nothing here looks at a prediction."""
+"""Which measured services cannot be what they say.
+
+No rule looks at a prediction, but some were found by looking at residuals: see docs/serving.md.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from perfmodel.validation.serving.rows import Service
 
 FEW = 8
-"""Requests at a time that one instance decodes about as fast as several would."""
+"""Requests at a time up to which the number of instances that decode is left to chance: as many as leave 80 % of the rows to be scored."""
 LARGEST = 8
 """Ranks of an aggregated instance of GB200."""
 MTP_FROM = "2026-01-14"
