@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from perfmodel.planning.candidates import Table
-from perfmodel.planning.points import lanes
 from perfmodel.planning.results import Interval, Memory, Plan, Side
 from perfmodel.planning.services import Services, Setting
+from perfmodel.serving.anchored import lanes
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.memory import USABLE, memory_bytes
 from perfmodel.serving.step import decode, step_ops

@@ -9,6 +9,7 @@ import numpy as np
 
 from perfmodel.planning.candidates import Table
 from perfmodel.planning.types import Flags, Rows
+from perfmodel.serving.anchored import lanes
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.steady import Load, Side, aggregated, disaggregated
 from perfmodel.serving.step import decode, step_time
@@ -93,11 +94,6 @@ COLUMNS = tuple(f.name for f in fields(Points) if f.name != "output")
 def join(parts: list[Points]) -> Points:
     """All points of `parts`, in their order."""
     return Points(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in COLUMNS}, output=parts[0].output)
-
-
-def lanes(pp: Array, batch: Array) -> Array:
-    """Micro-batches that follow each other through a pipeline: each takes the time of all stages, and they share the requests."""
-    return np.minimum(pp, np.maximum(batch, 1.0))
 
 
 def together(table: Table, rows: Rows, batch: Array, copies: Array, requests: Requests, engine: Engine) -> Points:
