@@ -68,7 +68,14 @@ def predict(
         options = {"phase": phase, "batch": batch, "context": context, "pp": pp, "dp": dp, "ep": ep, "tp": tp, "backend": backend}
         _step(model, gpu, {"format": format, "changes": tuple(set_ or ()), "anchors": anchor or ()} | options, json)
         return
-    whole = {"batch": batch != 1, "context": context != 4096, "pp": pp != 1, "dp": dp != 1, "backend": backend is not None, "anchor": anchor is not None}
+    whole = {
+        "batch": batch != 1,
+        "context": context != 4096,
+        "pp": pp != 1,
+        "dp": dp != 1,
+        "backend": backend is not None,
+        "anchor": anchor is not None,
+    }
     _refuse([name for name, set_here in whole.items() if set_here], "goes with --phase", "Add --phase decode, or leave it out.")
     result = o.call_gap(
         model, gpu, tokens, format=format, routing=routing, ep=ep, tp=tp, changes=set_ or [], **layer,

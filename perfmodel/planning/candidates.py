@@ -92,7 +92,11 @@ def _powers(most: int) -> list[int]:
 
 
 def build(
-    model: ModelSpec, kinds: list[tuple[GpuSpec, Formats, int]], context: float, factors: list[list[float]], anchored: Sequence[Anchored | None] = ()
+    model: ModelSpec,
+    kinds: list[tuple[GpuSpec, Formats, int]],
+    context: float,
+    factors: list[list[float]],
+    anchored: Sequence[Anchored | None] = (),
 ) -> Table:
     """All deployments of (GPU, formats, most GPUs). context: tokens that each sequence may reach; factors, anchored: of each kind."""
     found: list[Deployment] = []

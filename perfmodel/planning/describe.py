@@ -97,7 +97,10 @@ def _side(table: Table, row: int, instances: int) -> Side:
 
 
 def _interval(found: Services, at: int, left: Array) -> Interval:
-    """`left`: of the spread of TTFT and TPOT. Of tokens a second: the same clients, with both times low or both high; no more than the rate that is asked for."""
+    """`left`: of the spread of TTFT and TPOT.
+
+    Of tokens a second: the same clients, with both times low or both high; no more than the rate that is asked for.
+    """
     spread, status = factors()
     ttft, tpot, points = float(found.ttft_ms[at]), float(found.tpot_ms[at]), found.points
     factors_ = {name: [edge**part for edge in spread[name]] for name, part in zip(("ttft", "tpot"), left.tolist(), strict=True)}

@@ -146,5 +146,5 @@ def pulled(table: Table, places: Places, requests: Requests) -> Array:
 def places_of(points: Points) -> Places:
     """Where points lie among measurements."""
     mixed = ~points.disaggregated
-    counts = (np.where(mixed, 0.0, values) for values in (points.decoders, points.prefillers))
-    return Places(points.decode, points.prefill, *counts, np.where(mixed, points.batch, points.clients))
+    decoders, prefillers = (np.where(mixed, 0.0, values) for values in (points.decoders, points.prefillers))
+    return Places(points.decode, points.prefill, decoders, prefillers, np.where(mixed, points.batch, points.clients))

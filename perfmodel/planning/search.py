@@ -30,8 +30,9 @@ from perfmodel.workload.model import ModelSpec
 
 
 def plan(model: str | Path | ModelSpec, gpu: str | Path | GpuSpec | Sequence[str | Path | GpuSpec], **options: Any) -> PlanResult:
-    """The best ways to serve `model` on each `gpu`. `options`: the other fields of PlanRequest (isl, osl, ttft_ms, rate, format ...); `anchors`, the
-    user's own measurements, may be the path of a file.
+    """The best ways to serve `model` on each `gpu`. `options`: the other fields of PlanRequest (isl, osl, ttft_ms, rate, format ...).
+
+    `anchors`, the user's own measurements, may also be the path of a file of them.
 
     Raises PerfModelError for bad input, where the weights do not fit, and where nothing keeps the limits (it names the nearest miss).
     """

@@ -10,10 +10,9 @@ import numpy as np
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec, load_gpu
-from perfmodel.scenario import default_format
 from perfmodel.serving.anchoring import FIGURES, Anchoring, Flags, Posterior, Pull, load_of, posteriors
 from perfmodel.serving.anchors import Anchor
-from perfmodel.serving.deployment import formats_on, rates_on, words_of
+from perfmodel.serving.deployment import formats_on, rates_on, serving_format, words_of
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.formats import precision_of
 from perfmodel.serving.memory import most_sequences
@@ -83,7 +82,7 @@ def _seconds(ms: float | None) -> float:
 def _notes(mine: Sequence[Anchor], of: dict[str, Posterior]) -> tuple[str, ...]:
     """A sentence for each measurement that is far from its prediction."""
     return tuple(
-        f"{one.place}: the measured {figure.upper()} is {np.exp(of[figure].residual[at]):.2g} times the predicted one: is it the same service?"
+        f"{one.place}: {figure.upper()} is {np.exp(of[figure].residual[at]):.2g} times the predicted one: is it the same service?"
         for figure in FIGURES
         for at, one in enumerate(mine)
         if of[figure].wild[at]
@@ -106,7 +105,7 @@ def _is_of(one: Anchor, model: ModelSpec, gpu: GpuSpec, backend: str | None) -> 
 def _held(one: Anchor, model: ModelSpec, gpu: GpuSpec, backend: str | None) -> tuple[Configuration, tuple[float, float]]:
     """The configuration of an anchor, and its TTFT and TPOT as `plan` predicts them."""
     with _at(one):
-        form = one.format or default_format(model.format, gpu)
+        form = one.format or serving_format(model.format, gpu)
         times = predicted(one, model, gpu, form, backend)
         apart = (one.prefill, one.instances, one.prefill_instances) if one.prefill else ()
         return Configuration(precision_of(form), one.decode, *apart), times
@@ -157,6 +156,4 @@ def _at(one: Anchor) -> Iterator[None]:
     except PerfModelError as error:
         if error.file is not None:
             raise
-        raise PerfModelError(
-            error.problem, file=one.file, line=one.line, field=error.field, value=error.value, mend=error.mend
-        ) from error
+        raise PerfModelError(error.problem, file=one.file, line=one.line, field=error.field, value=error.value, mend=error.mend) from error

@@ -1,9 +1,9 @@
 """Predictions pulled to what a user measured: a Gaussian process over the logarithm of measured over predicted.
 
 Two services of one model on one GPU (by one backend, if both name theirs) have a deviation from the prediction in common, of spread `pair`;
-two loads of one configuration a further one, of spread `configuration`, and a third, of spread `load`, that fades with exp(-distance / reach).
-`noise` is each measurement's own. All of them together are how far a prediction is off that knows no measurement; what is left of that
-spread once the measurements are known narrows the 80 % interval in proportion.
+two loads of one configuration a further one, of spread `configuration`, and a third, of spread `load`, that fades with
+exp(-distance / reach). `noise` is each measurement's own. All of them together are how far a prediction is off that knows no
+measurement; what is left of that spread once the measurements are known narrows the 80 % interval in proportion.
 
 Reference: Rasmussen, Williams, Gaussian Processes for Machine Learning (2006), equations 2.23 and 2.24.
 """

@@ -172,7 +172,5 @@ def _anchor(path: str | Path, line: int, words: dict[str, str]) -> Anchor:
         found = Anchor.model_validate(words, strict=False)
     except ValidationError as error:
         wrong = explain(error, Anchor)
-        raise PerfModelError(
-            wrong.problem, file=path, line=line, field=wrong.field, value=wrong.value, mend=wrong.mend
-        ) from error
+        raise PerfModelError(wrong.problem, file=path, line=line, field=wrong.field, value=wrong.value, mend=wrong.mend) from error
     return found.model_copy(update={"file": str(path), "line": line})

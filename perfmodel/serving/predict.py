@@ -11,13 +11,14 @@ from pydantic import Field, PositiveInt
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
-from perfmodel.scenario import as_gpu, default_format
+from perfmodel.scenario import as_gpu
 from perfmodel.serving.anchored import Anchored, Configuration, anchored_of, left_out
 from perfmodel.serving.anchoring import Anchoring
 from perfmodel.serving.anchors import Anchor, as_anchors
-from perfmodel.serving.deployment import check_backend, formats_on, rates_on, words_of
+from perfmodel.serving.deployment import check_backend, formats_on, rates_on, serving_format, words_of
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.formats import precision_of
+from perfmodel.serving.links import network_notes
 from perfmodel.serving.memory import longest_context, memory_bytes, most_sequences
 from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.step import Batch, decode, step_ops, step_time
@@ -98,7 +99,8 @@ def predict(
     """One step of a whole model: `batch` sequences that decode at `context` tokens, or a prompt of `context` tokens.
 
     tp, pp, dp, ep: how an instance's GPUs share the model (`serving.parallel.Parallel`). backend: trtllm, sglang or vllm, whose habits
-    then count. anchors: a user's own measurements of services (or a file of them) that pull the time. Raises PerfModelError for what does not exist, does not split, or has no attention to predict.
+    then count. anchors: a user's own measurements of services, or a file of them, that pull the time.
+    Raises PerfModelError for what does not exist, does not split, or has no attention to predict.
     """
     spec = model if isinstance(model, ModelSpec) else load_model(model)
     gpu_spec = as_gpu(gpu, changes)
@@ -106,7 +108,7 @@ def predict(
     _check_words(format=format, cache_format=cache_format)
     parallel = Parallel(tp, pp, dp, ep)
     parallel.check(spec)
-    form = default_format(spec.format, gpu_spec) if format is None else format
+    form = serving_format(spec.format, gpu_spec) if format is None else format
     formats = formats_on(spec, gpu_spec, form, cache_format)
     work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
     rates = rates_on(gpu_spec, formats, alone=parallel.gpus == 1)
@@ -123,7 +125,13 @@ def predict(
     ops = {name: float(values[0]) * factor for name, values in step_ops(work, rates, engine, step).items()}
     ops["launches ahead of kernels"] = max(seconds - sum(ops.values()), 0.0)
     low, high = (value**spread for value in calibration.interval["tpot" if phase == "decode" else "ttft"])
-    notes = (*gpu_spec.notes, *spec.notes, *(left_out(rows, [held])), *(held.notes if held else ()))
+    notes = (
+        *gpu_spec.notes,
+        *spec.notes,
+        *network_notes(gpu_spec, parallel.gpus),
+        *(left_out(rows, [held])),
+        *(held.notes if held else ()),
+    )
     tokens = batch if phase == "decode" else context * dp  # a prompt on each attention rank
     return StepResult(
         model=spec.id, gpu=gpu_spec.id, phase=phase, backend=backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
