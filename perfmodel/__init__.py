@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from perfmodel.planning.request import PlanRequest as PlanRequest
     from perfmodel.planning.results import PlanResult as PlanResult
     from perfmodel.planning.search import plan as plan
+    from perfmodel.serving.anchors import Anchor as Anchor
     from perfmodel.serving.predict import StepResult as StepResult
     from perfmodel.serving.predict import predict as predict
     from perfmodel.simulation.run import simulate as simulate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from perfmodel.workload import load_model as load_model
 
 _HOME = {
+    "Anchor": "perfmodel.serving.anchors",
     "gap": "perfmodel.api",
     "moe_latency": "perfmodel.latency",
     "plan": "perfmodel.planning.search",
@@ -42,7 +44,7 @@ _HOME = {
     "PerfModelError": "perfmodel.errors",
 }
 __all__ = [
-    "PerfModelError", "PlanRequest", "PlanResult", "StepResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model",
+    "Anchor", "PerfModelError", "PlanRequest", "PlanResult", "StepResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model",
     "moe_latency", "plan", "predict", "simulate", "sweep",
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from perfmodel.hardware import GpuSpec
+from perfmodel.serving.anchors import MOST_ANCHORS, Anchor
 from perfmodel.validated import Strict
 from perfmodel.workload.model import ModelSpec
 
@@ -55,6 +56,8 @@ class PlanRequest(Strict):
     """aggregated: the same GPUs run prompts and decode; disaggregated: prompts on instances of their own; auto: both are searched."""
     changes: tuple[str, ...] = Field(default=(), strict=False)
     """What-ifs on every GPU, such as "memory.bandwidth_GBps=9600"."""
+    anchors: tuple[Anchor, ...] = Field(default=(), max_length=MOST_ANCHORS, strict=False)
+    """The user's own measurements of services, which pull the predictions."""
     prices: str | None = None
     """A YAML file of prices and power in place of the bundled one."""
     top: int = Field(default=3, ge=1, le=100)
