@@ -1,0 +1,160 @@
+"""Nsight Compute's CSV: the raw page (a row a kernel, a row of units), the details page, and what `--metrics` prints (a row a value)."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perfmodel.errors import PerfModelError
+
+EXPORT = "ncu -i REPORT.ncu-rep --csv --page raw > report.csv"
+NUMBER = re.compile(r"-?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+COMMA = re.compile(r"-?(\d+,\d+|\d{1,3}(\.\d{3}){2,}|\d{1,3}(\.\d{3})+,\d+)", re.ASCII)
+"""A number as a locale with decimal commas writes it."""
+PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+UNITS = (
+    {prefix + word: scale for word in ("byte", "hz") for prefix, scale in PREFIXES.items()}
+    | {word: scale for scale, words in ((1.0, "ns nsecond"), (1e3, "us usecond"), (1e6, "ms msecond"), (1e9, "s second")) for word in words.split()}
+    | dict.fromkeys(("", "%", "SM", "block", "branches", "cluster", "cycle", "inst", "pass", "request", "sample", "warp"), 1.0)
+    | dict.fromkeys(("sector", "sectors", "thread", "register", "%/byte", "%/Kbyte", "%/register"), 1.0)
+)  # fmt: skip
+"""Unit of a metric -> its base unit (bytes, Hz, nanoseconds, percent)."""
+PER_SECOND = {"s": 1.0, "second": 1.0, "ms": 1e3, "msecond": 1e3, "us": 1e6, "usecond": 1e6, "ns": 1e9, "nsecond": 1e9}
+IDENTITY = ("ID", "Kernel Name")
+VALUES = ("Metric Name", "Metric Value")
+
+
+@dataclass
+class Launch:
+    """One profiled launch of a kernel, line `line` of the file.
+
+    `metrics`: by ncu's name, or "Section/Label" where the details page has labels, in base units: bytes, Hz, nanoseconds, percent.
+    `words`: what is no number, such as "Grid Size".
+    """
+
+    name: str
+    line: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
+
+
+def parse_ncu(text: str, *, file: str | Path | None = None, only: Collection[str] | None = None) -> list[Launch]:
+    """The launches in what `ncu --csv` printed, in their order; lines of others are passed over. `only`: the metrics to keep.
+
+    Raises PerfModelError, with the line, where there is no table or no kernel, for a page without kernels, a cut line, a missing row of
+    units, a unit that is not known, and for decimal commas.
+    """
+    rows = _rows(text, file)
+    number, header = next(rows)
+    if not set(IDENTITY) <= set(header):
+        raise PerfModelError(
+            "printed other columns", file=file, line=number, field="ncu", value=header[:6], mend=f"Export the raw page: {EXPORT}."
+        )
+    launches = _long(header, rows, file, only) if set(VALUES) <= set(header) else _wide(header, rows, file, only)
+    if not launches:
+        raise PerfModelError("holds no kernel", file=file, field="ncu", mend="Look at ncu's messages: no kernel ran, or a filter took all.")
+    return launches
+
+
+def _rows(text: str, file: str | Path | None) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of the header and of each row after it."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith(('"ID"', "ID,"))), None)
+    if start is None:
+        raise _no_table(text, file)
+    if lines[start].startswith('"ID";'):
+        raise PerfModelError("has semicolons between cells", file=file, line=start + 1, mend="Export it again: spreadsheets change CSV.")
+    quoted = lines[start].startswith('"')
+    width = None
+    for number, line in enumerate(lines[start:], start + 1):
+        if not line or line.startswith("==") or (quoted and not line.startswith('"')):
+            continue
+        try:
+            cells = next(csv.reader([line], strict=True))
+        except csv.Error:
+            cells = []
+        if len(cells) != (width or len(cells)) or not cells:
+            raise PerfModelError(
+                f"the line is cut: {len(cells)} cells of {width}", file=file, line=number, mend="Export it again, to the end; " + EXPORT + "."
+            )
+        width = len(cells)
+        yield number, cells
+
+
+def _no_table(text: str, file: str | Path | None) -> PerfModelError:
+    """What is wrong with text that holds no table of kernels."""
+    for sign, problem, mend in (
+        ("ERR_NVGPUCTRPERM", "this user may not read the GPU's counters", "Run ncu as root, or ask for access to the counters."),
+        ("No kernels were profiled", "no kernel was profiled", "Check ncu's filters, and that the program launches kernels."),
+        ("Section: ", "is the details page as text", f"Add --csv: {EXPORT}."),
+        ("Launch Settings", "is the session page", f"Export the raw page: {EXPORT}."),
+        ('"#","Address"', "is the source page", f"Export the raw page: {EXPORT}."),
+        ('"#","Source"', "is the source page", f"Export the raw page: {EXPORT}."),
+    ):
+        if sign in text:
+            return PerfModelError(problem, file=file, field="ncu", mend=mend)
+    return PerfModelError("printed no table", file=file, field="ncu", value=text.strip()[-200:], mend=f"Run the command by hand; {EXPORT}.")
+
+
+def _long(header: list[str], rows: Iterator[tuple[int, list[str]]], file: str | Path | None, only: Collection[str] | None) -> list[Launch]:
+    found: dict[str, Launch] = {}
+    for line, cells in rows:
+        row = dict(zip(header, cells, strict=True))
+        launch = found.setdefault(row["ID"], Launch(row["Kernel Name"], line, words=_words(row)))
+        name, section = row["Metric Name"], row.get("Section Name", "")
+        if not name:
+            continue  # a rule's advice
+        key = name if "__" in name or section in ("", "Command line profiler metrics") else f"{section}/{name}"
+        if only is None or key in only:
+            _keep(launch, key, row["Metric Value"], row.get("Metric Unit", ""), file, line)
+    return list(found.values())
+
+
+def _wide(header: list[str], rows: Iterator[tuple[int, list[str]]], file: str | Path | None, only: Collection[str] | None) -> list[Launch]:
+    launches: list[Launch] = []
+    line, units = next(rows, (0, []))
+    if units and units[header.index("ID")]:
+        raise PerfModelError("the row of units is missing", file=file, line=line, mend=f"Leave the row under the names in place: {EXPORT}.")
+    columns = [(place, name) for place, name in enumerate(header) if "__" in name and (only is None or name in only)]
+    for line, cells in rows:
+        row = dict(zip(header, cells, strict=True))
+        launch = Launch(row["Kernel Name"], line, words=_words(row))
+        for place, name in columns:
+            _keep(launch, name, cells[place], units[place], file, line)
+        launches.append(launch)
+    return launches
+
+
+def _words(row: dict[str, str]) -> dict[str, str]:
+    names = ("ID", "Grid Size", "Block Size", "Stream", "CC", "device__attribute_display_name")
+    return {name: row[name] for name in names if row.get(name)}
+
+
+def _keep(launch: Launch, name: str, value: str, unit: str, file: str | Path | None, line: int) -> None:
+    """Put a metric into its launch in its base unit; one that the GPU does not have ("n/a"), or a word, is left out."""
+    if NUMBER.fullmatch(value):
+        launch.metrics[name] = float(value.replace(",", "")) * _scale(unit, name, file, line)
+    elif COMMA.fullmatch(value):
+        raise PerfModelError(
+            "has decimal commas", file=file, line=line, field=name, value=value, mend="Export it with LC_ALL=C before the command."
+        )
+
+
+def _scale(unit: str, name: str, file: str | Path | None, line: int) -> float:
+    """Factor to the base unit; of a ratio over a time, that over a second."""
+    top, _, under = unit.partition("/")
+    if unit in UNITS:
+        return UNITS[unit]
+    if top not in UNITS:
+        raise PerfModelError(
+            "printed a unit that is not known", file=file, line=line, field=name, value=unit, mend="Run it with --print-units base."
+        )
+    return UNITS[top] * PER_SECOND.get(under, 1.0)
+
+
+def missing(launches: Sequence[Launch], metric: str) -> bool:
+    """Whether no launch has the metric."""
+    return not any(metric in launch.metrics for launch in launches)
