@@ -6,8 +6,8 @@ import pytest
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import load_gpu
-from perfmodel.validation.runs.files import committed, read_runs
 from perfmodel.hardware.devices import gpu_of, known_devices
+from perfmodel.validation.runs.files import committed, read_runs
 from perfmodel.validation.runs.kernels import named
 
 PROVENANCE = {"device": "NVIDIA H200", "driver": "580.1", "date": "2026-11-30T00:00:00+00:00", "versions": {"torch": "2.11.0"}}

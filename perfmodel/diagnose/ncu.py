@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,16 +15,33 @@ NUMBER = re.compile(r"-?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?([eE][+-]?\d+)?", re.ASCII
 COMMA = re.compile(r"-?(\d+,\d+|\d{1,3}(\.\d{3}){2,}|\d{1,3}(\.\d{3})+,\d+)", re.ASCII)
 """A number as a locale with decimal commas writes it."""
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+PLAIN = "% SM block branches cluster cycle inst pass request sample warp sector sectors thread register %/byte %/Kbyte %/register"
 UNITS = (
     {prefix + word: scale for word in ("byte", "hz") for prefix, scale in PREFIXES.items()}
-    | {word: scale for scale, words in ((1.0, "ns nsecond"), (1e3, "us usecond"), (1e6, "ms msecond"), (1e9, "s second")) for word in words.split()}
-    | dict.fromkeys(("", "%", "SM", "block", "branches", "cluster", "cycle", "inst", "pass", "request", "sample", "warp"), 1.0)
-    | dict.fromkeys(("sector", "sectors", "thread", "register", "%/byte", "%/Kbyte", "%/register"), 1.0)
-)  # fmt: skip
+    | {word + rest: scale for word, scale in TIMES.items() for rest in ("", "econd")}
+    | dict.fromkeys(["", *PLAIN.split()], 1.0)
+)
 """Unit of a metric -> its base unit (bytes, Hz, nanoseconds, percent)."""
-PER_SECOND = {"s": 1.0, "second": 1.0, "ms": 1e3, "msecond": 1e3, "us": 1e6, "usecond": 1e6, "ns": 1e9, "nsecond": 1e9}
+PER_SECOND = {unit: 1e9 / UNITS[unit] for word in TIMES for unit in (word, word + "econd")}
 IDENTITY = ("ID", "Kernel Name")
 VALUES = ("Metric Name", "Metric Value")
+DEVICE = "device__attribute_display_name"
+WORDS = (
+    "ID",
+    "Process ID",
+    "Process Name",
+    "Host Name",
+    "Kernel Name",
+    "Context",
+    "Stream",
+    "Block Size",
+    "Grid Size",
+    "Device",
+    "CC",
+    DEVICE,
+)
+"""Columns that are no metric."""
 
 
 @dataclass
@@ -67,8 +84,7 @@ def _rows(text: str, file: str | Path | None) -> Iterator[tuple[int, list[str]]]
         raise _no_table(text, file)
     if lines[start].startswith('"ID";'):
         raise PerfModelError("has semicolons between cells", file=file, line=start + 1, mend="Export it again: spreadsheets change CSV.")
-    quoted = lines[start].startswith('"')
-    width = None
+    quoted, least, width = lines[start].startswith('"'), 0, 0
     for number, line in enumerate(lines[start:], start + 1):
         if not line or line.startswith("==") or (quoted and not line.startswith('"')):
             continue
@@ -76,12 +92,14 @@ def _rows(text: str, file: str | Path | None) -> Iterator[tuple[int, list[str]]]
             cells = next(csv.reader([line], strict=True))
         except csv.Error:
             cells = []
-        if len(cells) != (width or len(cells)) or not cells:
+        if not width:  # rows of the details page end after the value, short of the header
+            width = len(cells)
+            least = cells.index("Metric Value") + 1 if "Metric Value" in cells else width
+        if not cells or not least <= len(cells) <= width:
             raise PerfModelError(
-                f"the line is cut: {len(cells)} cells of {width}", file=file, line=number, mend="Export it again, to the end; " + EXPORT + "."
+                f"the line is cut: {len(cells)} cells of {least}", file=file, line=number, mend=f"Export it again, to the end: {EXPORT}."
             )
-        width = len(cells)
-        yield number, cells
+        yield number, cells + [""] * (width - len(cells))
 
 
 def _no_table(text: str, file: str | Path | None) -> PerfModelError:
@@ -118,7 +136,7 @@ def _wide(header: list[str], rows: Iterator[tuple[int, list[str]]], file: str | 
     line, units = next(rows, (0, []))
     if units and units[header.index("ID")]:
         raise PerfModelError("the row of units is missing", file=file, line=line, mend=f"Leave the row under the names in place: {EXPORT}.")
-    columns = [(place, name) for place, name in enumerate(header) if "__" in name and (only is None or name in only)]
+    columns = [(place, name) for place, name in enumerate(header) if (name not in WORDS if only is None else name in only)]
     for line, cells in rows:
         row = dict(zip(header, cells, strict=True))
         launch = Launch(row["Kernel Name"], line, words=_words(row))
@@ -129,8 +147,7 @@ def _wide(header: list[str], rows: Iterator[tuple[int, list[str]]], file: str | 
 
 
 def _words(row: dict[str, str]) -> dict[str, str]:
-    names = ("ID", "Grid Size", "Block Size", "Stream", "CC", "device__attribute_display_name")
-    return {name: row[name] for name in names if row.get(name)}
+    return {name: row[name] for name in WORDS if row.get(name)}
 
 
 def _keep(launch: Launch, name: str, value: str, unit: str, file: str | Path | None, line: int) -> None:
@@ -153,8 +170,3 @@ def _scale(unit: str, name: str, file: str | Path | None, line: int) -> float:
             "printed a unit that is not known", file=file, line=line, field=name, value=unit, mend="Run it with --print-units base."
         )
     return UNITS[top] * PER_SECOND.get(under, 1.0)
-
-
-def missing(launches: Sequence[Launch], metric: str) -> bool:
-    """Whether no launch has the metric."""
-    return not any(metric in launch.metrics for launch in launches)

@@ -20,7 +20,7 @@ WEIGHT = {L2_HITS: L2, TENSOR: TIME}
 
 
 def parse_ncu(text: str) -> list[dict[str, float]]:
-    """Metric -> value (bytes, percent, nanoseconds) of each kernel in what `ncu --csv` printed. Raises PerfModelError as `ncu.parse_ncu`."""
+    """Metric -> value (bytes, percent, ns) of each kernel in what `ncu --csv` printed. Raises PerfModelError as `ncu.parse_ncu`."""
     return [launch.metrics for launch in ncu.parse_ncu(text)]
 
 
