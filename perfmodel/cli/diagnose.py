@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,10 @@ from perfmodel.cli import layer_options as o
 from perfmodel.cli.output import JsonOption, note, print_json
 from perfmodel.errors import PerfModelError
 
-HELP = """Read a CSV of Nsight Compute (raw page, details page, --metrics) or Nsight Systems (cuda_gpu_kern_sum, cuda_gpu_trace): what bounds each kernel, why, what would cure it, and what that would save at most. With --model and --tokens the grouped GEMMs of that MoE
-layer are predicted beside the counters. `--thresholds` lists what is looked at, with sources. Needs no GPU.
+HELP = """Read a CSV of Nsight Compute (raw page, details page, --metrics) or Nsight Systems (cuda_gpu_kern_sum, cuda_gpu_trace).
+
+It says what bounds each kernel, why, what would cure it, and what that would save at most. With --model and --tokens the grouped GEMMs of
+that MoE layer are predicted beside the counters. `--thresholds` lists what is looked at, with sources. Needs no GPU.
 
 Examples:
 
@@ -87,7 +90,7 @@ def diagnose(
     render(result, Console(markup=False, highlight=False), top=top)
 
 
-def _check(model: str | None, tokens: int | None, options: dict[str, object]) -> None:
+def _check(model: str | None, tokens: int | None, options: Mapping[str, object]) -> None:
     """Raise PerfModelError where a scenario is half given."""
     if model is not None and tokens is None:
         raise PerfModelError("is missing", field="--tokens", mend="Say how many tokens entered the layer in the profiled call.")

@@ -11,7 +11,9 @@ from pathlib import Path
 from perfmodel.errors import PerfModelError
 
 EXPORT = "ncu -i REPORT.ncu-rep --csv --page raw > report.csv"
-NUMBER = re.compile(r"-?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"-?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?([eE][+-]?\d{1,2})?", re.ASCII)
+LONGEST = 60
+"""Of a number, in characters."""
 COMMA = re.compile(r"-?(\d+,\d+|\d{1,3}(\.\d{3}){2,}|\d{1,3}(\.\d{3})+,\d+)", re.ASCII)
 """A number as a locale with decimal commas writes it."""
 PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -96,8 +98,9 @@ def _rows(text: str, file: str | Path | None) -> Iterator[tuple[int, list[str]]]
             width = len(cells)
             least = cells.index("Metric Value") + 1 if "Metric Value" in cells else width
         if not cells or not least <= len(cells) <= width:
+            what = "cut" if len(cells) < least else "broken"
             raise PerfModelError(
-                f"the line is cut: {len(cells)} cells of {least}", file=file, line=number, mend=f"Export it again, to the end: {EXPORT}."
+                f"the line is {what}: {len(cells)} cells of {least}", file=file, line=number, mend=f"Export it again, to the end: {EXPORT}."
             )
         yield number, cells + [""] * (width - len(cells))
 
@@ -152,7 +155,7 @@ def _words(row: dict[str, str]) -> dict[str, str]:
 
 def _keep(launch: Launch, name: str, value: str, unit: str, file: str | Path | None, line: int) -> None:
     """Put a metric into its launch in its base unit; one that the GPU does not have ("n/a"), or a word, is left out."""
-    if NUMBER.fullmatch(value):
+    if len(value) <= LONGEST and NUMBER.fullmatch(value):
         launch.metrics[name] = float(value.replace(",", "")) * _scale(unit, name, file, line)
     elif COMMA.fullmatch(value):
         raise PerfModelError(

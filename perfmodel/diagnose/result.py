@@ -84,7 +84,7 @@ def _launches(launches: Sequence[Launch], path: str | Path, gpu: GpuSpec | None,
     """The kernels of an ncu report."""
     read = [counters(launch) for launch in launches]
     for launch, c in zip(launches, read, strict=True):
-        if not c.get("duration"):
+        if c.get("duration", 0.0) <= 0.0:
             metric = quantities()["duration"].metrics[0]
             raise PerfModelError("has no time", file=path, line=launch.line, field=metric, mend=f"Collect it: {COLLECT}.")
     kinds = [kind_of(launch.name) for launch in launches]

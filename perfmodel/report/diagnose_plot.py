@@ -31,14 +31,14 @@ def save(result: dict[str, Any], path: str, top: int = 8) -> None:
     places, height = np.arange(len(rows)), 0.8 / len(units)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(10, 1.2 + 0.75 * len(rows)), layout="constrained")
-        for number_, unit in enumerate(units):
+        for place, unit in enumerate(units):
             use = [100 * row["use"].get(unit, 0.0) for row in rows]
-            axes.barh(places + (number_ - (len(units) - 1) / 2) * height, use, height, color=UNITS[unit], label=unit)
+            axes.barh(places + (place - (len(units) - 1) / 2) * height, use, height, color=UNITS[unit], label=unit)
         axes.set_yticks(places, [f"{row['short']}\n{number(row['us'])} us, {row['bound']}" for row in rows])
         axes.invert_yaxis()
         axes.set_xlim(0, 100)
         axes.set_xlabel("% of the unit's peak")
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside upper right", ncols=len(units))
         buffer = io.BytesIO()
         figure.savefig(buffer, format=path.rsplit(".", 1)[-1].lower(), dpi=120)
         plt.close(figure)
