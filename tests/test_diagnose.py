@@ -116,6 +116,17 @@ class TestNsightCompute:
         assert known["kernels"][0]["bound"] == "compute"
         assert known["kernels"][0]["use"]["DRAM"] == pytest.approx((1250049792 + 130356224) / 1360.288e-6 / 4800e9)
 
+    def test_one_section_is_enough_for_a_bound(self, raw):
+        copy, tiny = diagnose(DATA / "h200_ncu_basic.csv")["kernels"]
+        assert (copy["bound"], copy["unit"], tiny["bound"]) == ("memory", "DRAM", "latency")
+        assert copy["us"] == pytest.approx(raw["kernels"][4]["us"], rel=0.01)
+        assert tiny["use"]["L1 and shared memory"] < 0.01  # of all cycles: an SM is active in few of them
+
+    def test_a_details_page_does_not_say_which_pipe(self):
+        found = {one["cause"]: one["evidence"] for one in diagnose(DETAILS, gpu="h200")["kernels"][0]["findings"]}
+        assert "likely the tensor pipe" in found["SM pipes busy"]
+        assert found["low clock"] == "1,620 MHz where the peak assumes 1,830"
+
     def test_another_gpu_than_the_report_names_is_said(self):
         assert any("NVIDIA H200" in line for line in diagnose(RAW, gpu="b200")["notes"])
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,19 @@ def test_what_cannot_be_read(tmp_path, monkeypatch):
     assert "--launch-count" in str(caught.value)
 
 
+@pytest.mark.parametrize("text", [RAW, DETAILS, METRICS, SUM, TRACE], ids=["raw", "details", "metrics", "sum", "trace"])
+def test_wherever_a_file_is_cut_it_is_read_or_refused(text, tmp_path):
+    path = tmp_path / "report.csv"
+    refused = 0
+    for part in range(25):
+        path.write_text(text[: len(text) * part // 25 + part])
+        with suppress(PerfModelError):
+            json.dumps(diagnose(path), allow_nan=False)
+            refused -= 1
+        refused += 1
+    assert refused > 5
+
+
 def test_units_in_either_form_and_lines_of_others():
     base = TINY.format("1,368,032")
     automatic = TINY.replace('"ns"', '"ms"').format("1.368032")
@@ -137,6 +151,18 @@ def test_tables(capsys, monkeypatch):
     code, out, _ = run(capsys, "--thresholds")
     assert code == 0
     assert "memory-throttle stalls" in out
+
+
+def test_the_documented_example_is_what_is_printed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "124")
+    (tmp_path / "report.csv").write_text("".join([*LINES[:2], *(line for line in LINES if line.startswith('"16"'))]))
+    layer = "layer:hidden=7168,inter=2048,experts=16,topk=1"
+    options = "--tokens 1024 --format mxfp4-w4a16 --kernel numba-wgmma --routing balanced --ops gate_up"
+    code, out, _ = run(capsys, "report.csv", "--model", layer, *options.split())
+    text = (Path(__file__).parents[1] / "docs" / "diagnose.md").read_text()
+    assert code == 0
+    assert "\n".join(line.rstrip() for line in out.splitlines()) in text
 
 
 def test_plot(tmp_path, capsys):

@@ -67,11 +67,11 @@ def bound_of(c: Counters, dram_use: float | None = None) -> Bound:
 
 
 def _use(c: Counters, dram_use: float | None) -> dict[str, float]:
-    """Units -> use; that of L1, which ncu takes over the cycles in which an SM is active, over all cycles."""
+    """Units -> use; that of L1, which ncu takes over the cycles in which an SM is active, over all cycles, where these are known."""
     use: dict[str, float] = {unit: c[unit] for unit in ("tensor", "dram", "l2", "compute") if unit in c}
     if "dram" not in use and dram_use is not None:
         use["dram"] = dram_use
-    if "l1" in c:
+    if "l1" in c and {"sm_active", "sm_elapsed"} <= set(c):
         use["l1"] = c["l1"] * active(c, 1.0)
     return use
 

@@ -29,13 +29,13 @@ def pipes_busy(f: Facts) -> Finding | None:
     """Instructions bound, not the tensor pipe."""
     if f.bound.unit != "compute" or f.bound.kind != "compute":
         return None
-    tensor = f", the tensor pipe {percent(f.bound.use['tensor'])}" if "tensor" in f.bound.use else ""
-    return Finding(
-        "SM pipes busy with instructions",
-        f"the busiest pipe works {percent(f.bound.busy)} of the cycles{tensor}",
-        "fewer instructions an element: vector loads, packed arithmetic, cheaper conversions, tables instead of special functions",
-        to_reach(f),
-    )
+    if "tensor" not in f.bound.use and f.kind in PRODUCTS:
+        which, cure = "; which one was not counted, likely the tensor pipe", "see the raw page, which has the tensor pipe"
+    else:
+        which = f"; the tensor pipe {percent(f.bound.use['tensor'])}" if "tensor" in f.bound.use else ""
+        cure = "fewer instructions an element: vector loads, packed arithmetic, cheaper conversions, tables instead of special functions"
+    evidence = f"the busiest pipe works {percent(f.bound.busy)} of the cycles{which}"
+    return Finding("SM pipes busy", evidence, cure, to_reach(f))
 
 
 def tensor_idle(f: Facts) -> Finding | None:
@@ -66,7 +66,7 @@ def clock(f: Facts) -> Finding | None:
     """The clock is under that of the peak, in a kernel that compute bounds."""
     if f.gpu is None or f.bound.kind != "compute" or "sm_clock" not in f.counters:
         return None
-    full = f.gpu.tensor_peak_clock if f.bound.unit == "tensor" else f.gpu.boost_clock
+    full = f.gpu.tensor_peak_clock if f.bound.unit == "tensor" or f.kind in PRODUCTS else f.gpu.boost_clock
     share = f.counters["sm_clock"] / full
     if share >= threshold("clock_low"):
         return None

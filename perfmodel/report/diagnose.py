@@ -60,7 +60,12 @@ def _kernels(rows: list[dict[str, Any]], result: dict[str, Any]) -> Table:
     table = Table(header_style="bold", pad_edge=False)
     counted = any(row["dram_bytes"] is not None for row in rows)
     instances = any(row["instances"] > 1 for row in rows)
-    names = ["us", *(["times"] if instances else []), *(["predicted us"] if result["scenario"] else []), *(["MB of DRAM"] if counted else [])]
+    names = [
+        "us",
+        *(["times"] if instances else []),
+        *(["predicted us"] if result["scenario"] else []),
+        *(["MB of DRAM"] if counted else []),
+    ]
     names += ["predicted MB"] if counted and result["scenario"] else []
     table.add_column("", justify="right")
     table.add_column("kernel", overflow="fold")
