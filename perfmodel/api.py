@@ -48,14 +48,14 @@ def gap(
     "memory.bandwidth_GBps=9000". Returns the JSON object of `perfmodel gap`. Raises PerfModelError for anything that does not fit.
     """
     spec = model if isinstance(model, ModelSpec) else load_model(model)
-    layer = _moe_layer(spec)
+    layer = moe_layer_of(spec)
     scenario = layer_scenario(
         spec, as_gpu(gpu, changes), format=format, kernel=kernel, routing=routing, launch=launch, comm=comm, clock=clock,
         placement=placement, redundant=redundant,
     )  # fmt: skip
     counts = _token_counts(tokens)
     _check_ranks(ep=ep, tp=tp)
-    rows = layer_rows(_columns(layer, counts, ep, tp), gated=layer.gated)
+    rows = layer_rows(layer_columns(layer, counts, ep, tp), gated=layer.gated)
     peak = None if against is None else _against(against)
     parts = gap_rows(scenario, rows, peak)
     asked = {"ep": ep, "tp": tp, "launch": launch, "comm": comm, "clock": clock, "placement": placement, "redundant": redundant}
@@ -80,7 +80,7 @@ def layer_scenario(
     redundant: int = 0,
 ) -> Scenario:
     """The scenario of a model's MoE layer; None stands for the format and the routing that suit the model. Raises PerfModelError."""
-    layer = _moe_layer(spec)
+    layer = moe_layer_of(spec)
     chosen = default_format(spec.format, gpu) if format is None else format
     groups = (layer.n_group, layer.topk_group)
     kind = ("group-limited" if layer.n_group > 1 else "uniform") if routing is None else routing
@@ -88,7 +88,8 @@ def layer_scenario(
     return resolve(gpu, chosen, kernel, routing=parsed, launch=launch, comm=comm, clock=clock)
 
 
-def _moe_layer(spec: ModelSpec) -> MoeLayer:
+def moe_layer_of(spec: ModelSpec) -> MoeLayer:
+    """The MoE layer of a model. Raises PerfModelError for a model without one."""
     if spec.moe is None:
         raise PerfModelError("has no MoE layer", field="MODEL", value=spec.id, mend="Choose one that has (`perfmodel models`).")
     return spec.moe
@@ -146,7 +147,8 @@ def _not_over(value: float, limit: float) -> float:
     return min(value, limit)
 
 
-def _columns(layer: MoeLayer, tokens: list[int], ep: int, tp: int) -> dict[str, np.ndarray]:
+def layer_columns(layer: MoeLayer, tokens: list[int], ep: int, tp: int) -> dict[str, np.ndarray]:
+    """The columns of `layer_rows`: a row a token count."""
     scalars = {
         "hidden": layer.hidden,
         "width": layer.width,

@@ -21,6 +21,7 @@ RANK = {
     "profiles": 5,
     "ops": 6,
     "model": 7,  # the modules straight under perfmodel/: latency, gap
+    "diagnose": 8,
     "serving": 8,
     "sweeps": 8,
     "planning": 9,

@@ -25,6 +25,7 @@ COMMANDS = (
     "scoreboard",
     "calibrate",
     "measure",
+    "diagnose",
     "runs",
     "bench",
     "kernels",
