@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from perfmodel.server.lane import Lane
 from perfmodel.server.limits import MOST_BODY, SMALL_BODY
-from perfmodel.server.problem import Refusal
+from perfmodel.server.problem import RefusedError
 
 DRAINED = 64 * 2**20
 """Bytes of a body that are read only to be thrown away: a client that is still sending does not see an answer."""
@@ -39,12 +39,12 @@ class Backend:
         self._quick.close()
         self._slow.close()
 
-    async def answer(self, name: str, request: Request, *, slow: bool = False) -> Response:
-        """The answer to a POST request. Raises Refusal."""
+    async def answer(self, name: str, request: Request, *, slow: bool = False, small: int = SMALL_BODY) -> Response:
+        """The answer to a POST request; a body of up to `small` bytes is answered beside others unless it is `slow`. Raises RefusedError."""
         body = await read_body(request)
-        return await self._ask(self._slow if slow or len(body) > SMALL_BODY else self._quick, name, body)
+        return await self._ask(self._slow if slow or len(body) > small else self._quick, name, body)
 
-    async def lookup(self, name: str, id: str = "", *, missing: int = 404) -> Response:
+    async def lookup(self, name: str, id: str = "") -> Response:
         """What a GET request asks for: it never changes, so it is kept."""
         key = f"{name} {id}"
         if key in self._kept:
@@ -53,20 +53,20 @@ class Backend:
         if response.status_code == 200:
             self._kept[key] = bytes(response.body)
         elif response.status_code == 422:
-            response.status_code = missing
+            response.status_code = 404
         return response
 
     async def _ask(self, lane: Lane, name: str, body: bytes) -> Response:
         try:
             status, answer = await asyncio.wait_for(asyncio.wrap_future(lane.submit(name, body)), self._wait_s)
         except TimeoutError:
-            raise Refusal(503, "too many requests wait already", "Try again in a minute.") from None
+            raise RefusedError(503, "too many requests wait already", "Try again in a minute.") from None
         return Response(answer, status, media_type="application/json")
 
 
 async def read_body(request: Request) -> bytes:
-    """The body. Raises Refusal for one that is too large, or too slow to come."""
-    too_large = Refusal(413, f"the body is larger than {MOST_BODY >> 10} KiB", "Ask for less at a time.")
+    """The body. Raises RefusedError for one that is too large, or too slow to come."""
+    too_large = RefusedError(413, f"the body is larger than {MOST_BODY >> 10} KiB", "Ask for less at a time.")
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > DRAINED:
         raise too_large
@@ -80,9 +80,9 @@ async def read_body(request: Request) -> bytes:
                 elif size > DRAINED:
                     break
     except TimeoutError:
-        raise Refusal(408, f"the body did not come within {BODY_S:g} s", "Send it at once.") from None
+        raise RefusedError(408, f"the body did not come within {BODY_S:g} s", "Send it at once.") from None
     except ClientDisconnect:
-        raise Refusal(400, "the body was cut off", "Send it whole.") from None
+        raise RefusedError(400, "the body was cut off", "Send it whole.") from None
     if size > MOST_BODY:
         raise too_large
     return b"".join(parts)

@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 
-from perfmodel.server.problem import Answer, Refusal, refused
+from perfmodel.server.problem import Answer, RefusedError, refused
 from perfmodel.server.worker import GoneError, OverTimeError, Worker
 
-STOPPED = Refusal(503, "the server is stopping")
-GONE = Refusal(503, "the computation ended before its time", "Ask for less: it may have run out of memory.")
+STOPPED = RefusedError(503, "the server is stopping")
+GONE = RefusedError(503, "the computation ended before its time", "Ask for less: it may have run out of memory.")
 
 
 @dataclass
@@ -42,13 +42,13 @@ class Lane:
             thread.start()
 
     def submit(self, name: str, body: bytes) -> Future[Answer]:
-        """The answer to come. Raises Refusal where too many wait already, or the lane is closed."""
+        """The answer to come. Raises RefusedError where too many wait already, or the lane is closed."""
         job = Job(name, body)
         with self._change:
             if self._closed:
                 raise STOPPED
             if len(self._jobs) >= self._waiting:
-                raise Refusal(503, "too many requests wait already", "Try again in a few seconds.")
+                raise RefusedError(503, "too many requests wait already", "Try again in a few seconds.")
             self._jobs.append(job)
             self._change.notify()
         return job.future
@@ -101,7 +101,7 @@ class Lane:
             if len(jobs) > 1:
                 return self._put_back(jobs)
             self._log(f"{jobs[0].name}: {'over the time limit' if over else 'the process ended'}")
-            limit = Refusal(504, f"not done within {self._limit_s:g} s", "Ask for less, or run the command perfmodel yourself.")
+            limit = RefusedError(504, f"not done within {self._limit_s:g} s", "Ask for less, or run the command perfmodel yourself.")
             return [refused(limit if over else GONE)]
         for line in lines:
             self._log(line)

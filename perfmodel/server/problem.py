@@ -32,7 +32,7 @@ class Problem(BaseModel):
     """What to do about it."""
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """A request that is refused before it is judged, with the status to say so."""
 
     def __init__(self, status: int, message: str, mend: str | None = None) -> None:
@@ -65,7 +65,7 @@ def scalar(value: object) -> Scalar:
     return clean(shorten(value))
 
 
-def refused(refusal: Refusal) -> Answer:
+def refused(refusal: RefusedError) -> Answer:
     """Status and body of a refusal."""
     return refusal.status, refusal.problem.model_dump_json().encode()
 
