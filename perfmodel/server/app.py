@@ -22,9 +22,9 @@ from perfmodel.server.routes import TAGS, add_routes
 JSON = "application/json"
 DESCRIPTION = """Where the FLOPS of a Mixture-of-Experts layer go, microsecond by microsecond, and how to serve a whole model.
 
-Requests and results are those of the Python API and of `perfmodel ... --json`. A model is a bundled id or the object of a config.json, a GPU
-a bundled id or a whole specification; no string of a request is ever taken for the name of a file. Mistakes come back as 422 with the
-command's message, the field, the value and the mend."""
+Requests and results are those of the Python API and of `perfmodel ... --json`. A model is a bundled id or the object of a `config.json`, a
+GPU is a bundled id or a whole specification; no string of a request is ever taken for the name of a file. Mistakes come back as 422 with
+the command's message, the field, the value and the mend."""
 
 
 def create_app(*, log: Callable[[str], None] = lambda line: None, limit_s: float = 30.0) -> FastAPI:

@@ -18,6 +18,10 @@ DRAINED = 64 * 2**20
 BODY_S = 20.0
 WAIT_S = 60.0
 """For a worker to be free."""
+LAST_S = 0.3
+"""For small questions to be answered before the server stops."""
+MOST_KEPT = 256
+"""Answers to GET requests."""
 
 
 class Backend:
@@ -34,13 +38,22 @@ class Backend:
         """Start the process of the quick lane."""
         self._quick.submit("gpus", b"")
 
+    async def stop(self) -> None:
+        """End what takes long at once, the rest when it has had a moment to be done: requests are answered, if only with 503."""
+        await asyncio.to_thread(self._slow.close)
+        await asyncio.sleep(LAST_S)
+        await asyncio.to_thread(self._quick.close)
+
     def close(self) -> None:
         """End all processes."""
         self._quick.close()
         self._slow.close()
 
     async def answer(self, name: str, request: Request, *, slow: bool = False, small: int = SMALL_BODY) -> Response:
-        """The answer to a POST request; a body of up to `small` bytes is answered beside others unless it is `slow`. Raises RefusedError."""
+        """The answer to a POST request. Raises RefusedError.
+
+        A body of up to `small` bytes is answered together with others, unless the question is a `slow` one.
+        """
         body = await read_body(request)
         return await self._ask(self._slow if slow or len(body) > small else self._quick, name, body)
 
@@ -50,7 +63,7 @@ class Backend:
         if key in self._kept:
             return Response(self._kept[key], media_type="application/json")
         response = await self._ask(self._quick, name, id.encode(errors="replace"))
-        if response.status_code == 200:
+        if response.status_code == 200 and len(self._kept) < MOST_KEPT:
             self._kept[key] = bytes(response.body)
         elif response.status_code == 422:
             response.status_code = 404

@@ -11,6 +11,8 @@ from threading import Condition, Thread
 from perfmodel.server.problem import Answer, RefusedError, refused
 from perfmodel.server.worker import GoneError, OverTimeError, Worker
 
+MOST_BYTES = 2**14
+"""Of jobs that are computed together: some four thousand token counts, a few seconds."""
 STOPPED = RefusedError(503, "the server is stopping")
 GONE = RefusedError(503, "the computation ended before its time", "Ask for less: it may have run out of memory.")
 
@@ -80,13 +82,20 @@ class Lane:
         with self._change:
             taken: list[Job] = []
             while not taken and not self._closed:
-                while self._jobs and len(taken) < self._together and not (taken and (self._jobs[0].alone or taken[0].alone)):
+                while self._jobs and self._goes_with(taken, self._jobs[0]):
                     job = self._jobs.popleft()
                     if job.alone or job.future.set_running_or_notify_cancel():
                         taken.append(job)
                 if not taken:
                     self._change.wait()
             return taken
+
+    def _goes_with(self, taken: list[Job], job: Job) -> bool:
+        """Whether `job` may be computed beside those that are taken: few, small, and none of them under suspicion."""
+        if not taken:
+            return True
+        size = sum(len(other.body) for other in taken) + len(job.body)
+        return len(taken) < self._together and size <= MOST_BYTES and not (job.alone or taken[0].alone)
 
     def _ask(self, number: int, jobs: list[Job]) -> list[Answer | None]:
         """An answer for each job; None for those that were put back, to be tried alone."""

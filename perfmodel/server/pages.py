@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html import escape
 from typing import Any
 
@@ -34,7 +35,7 @@ def index_page(version: str) -> str:
 def docs_page(openapi: dict[str, Any]) -> str:
     """Every endpoint with its fields, an example to send, and its statuses."""
     parts = [f"<h1>{escape(openapi['info']['title'])} {escape(openapi['info']['version'])}: HTTP API</h1>"]
-    parts += [f"<p>{escape(p)}</p>" for p in openapi["info"].get("description", "").split("\n\n")]
+    parts += [f"<p>{_prose(p)}</p>" for p in openapi["info"].get("description", "").split("\n\n")]
     parts.append(
         "<nav>" + "".join(f'<a href="#{path}">{path}</a> ' for path in openapi["paths"]) + '<a href="openapi.json">openapi.json</a></nav>'
     )
@@ -45,7 +46,7 @@ def docs_page(openapi: dict[str, Any]) -> str:
 
 def _endpoint(path: str, method: str, facts: dict[str, Any], openapi: dict[str, Any]) -> str:
     lines = [f'<h2 id="{path}"><code>{method.upper()} {escape(path)}</code></h2><p><b>{escape(facts["summary"])}</b></p>']
-    lines += [f"<p>{escape(text)}</p>" for text in facts.get("description", "").split("\n\n") if text]
+    lines += [f"<p>{_prose(text)}</p>" for text in facts.get("description", "").split("\n\n") if text]
     content = facts.get("requestBody", {}).get("content", {}).get("application/json")
     asked = "".join(
         f'<label>{p["name"]} <input name="{p["name"]}" value="{_example_id(path)}"></label> ' for p in facts.get("parameters", [])
@@ -55,7 +56,7 @@ def _endpoint(path: str, method: str, facts: dict[str, Any], openapi: dict[str, 
         first = next(iter(content["examples"].values()))["value"]
         asked = f'<textarea rows="8">{escape(json.dumps(first, indent=1))}</textarea>'
     lines.append(f'<form data-path="{path}">{asked}<button>Send</button><pre hidden></pre></form>')
-    statuses = "; ".join(f"{status} {escape(answer['description'])}" for status, answer in facts["responses"].items())
+    statuses = "; ".join(f"{status} {_prose(answer['description'])}" for status, answer in facts["responses"].items())
     return "\n".join(lines) + f"<p><small>{statuses}</small></p>"
 
 
@@ -72,7 +73,7 @@ def _fields(schema: dict[str, Any], openapi: dict[str, Any]) -> str:
     needed = schema.get("required", [])
     rows = [
         f"<tr><td><code>{escape(name)}</code></td><td>{'required' if name in needed else _default(field)}</td>"
-        f"<td>{escape(field.get('description', ''))}</td></tr>"
+        f"<td>{_prose(field.get('description', ''))}</td></tr>"
         for name, field in schema["properties"].items()
     ]
     return f"<table>{''.join(rows)}</table>"
@@ -80,6 +81,11 @@ def _fields(schema: dict[str, Any], openapi: dict[str, Any]) -> str:
 
 def _default(field: dict[str, Any]) -> str:
     return "" if field.get("default") in (None, []) else f"<code>{escape(json.dumps(field['default']))}</code>"
+
+
+def _prose(text: str) -> str:
+    """Text with `code` in it."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def _page(title: str, body: str) -> str:
