@@ -34,7 +34,7 @@ def patched(text: str, diff: str) -> str:
             raise _fault(number, line, "is no line of a diff")
     if not inside:
         raise PerfModelError("holds no hunk", field="diff", mend="Send a unified diff (`diff -u`, `git diff`), or an object of fields.")
-    return "\n".join([*new, *old[at:]]) + "\n"
+    return "".join(line + "\n" for line in [*new, *old[at:]])
 
 
 def _fault(number: int, line: str, problem: str) -> PerfModelError:

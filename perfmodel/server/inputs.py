@@ -20,6 +20,8 @@ from perfmodel.workload.model import ModelSpec
 Body = dict[str, Any]
 FILES = ("trace", "prices")
 """Fields of request types that name files: not over HTTP."""
+BESIDE = ("math_types", "notes")
+"""What a GPU's JSON has beside the fields of its file."""
 MOST_CHANGES = 64
 DEEPEST = 50
 """Levels of a body. No config.json has ten."""
@@ -97,8 +99,13 @@ def gpu_of(value: Any, changes: tuple[str, ...] = ()) -> GpuSpec:
     if isinstance(value, str):
         return _catalogued(value, changes)
     if isinstance(value, dict):
-        return _described(json.dumps(value), changes)
+        return _described(json.dumps(as_file(value)), changes)
     raise PerfModelError("is no GPU", field="gpu", value=value, mend=INLINE_GPU)
+
+
+def as_file(spec: Body) -> Body:
+    """A specification without what GET /v1/gpus/{id} shows beside the fields of the file, so that its answer can be sent back."""
+    return {name: value for name, value in spec.items() if name not in BESIDE}
 
 
 @lru_cache(maxsize=64)

@@ -43,7 +43,7 @@ class RefusedError(Exception):
 def problem_of(error: PerfModelError) -> Problem:
     """The parts of an error of the library; fields that the command spells as options or arguments are those of the request."""
     field = None if error.field is None else error.field.removeprefix("--")
-    field = {"MODEL": "model", "GPU": "gpu"}.get(field or "", field)
+    field = field.lower() if field is not None and field.isupper() else field
     return Problem(message=clean(str(error)), field=clean(field), line=error.line, value=scalar(error.value), mend=clean(error.mend))
 
 

@@ -15,7 +15,7 @@ from perfmodel.hardware.fields import apply_changes, parse_changes
 from perfmodel.hardware.whatif import consequences
 from perfmodel.report.gpus import gpu_data
 from perfmodel.server.diffs import merged, patched
-from perfmodel.server.inputs import read_object
+from perfmodel.server.inputs import as_file, read_object
 from perfmodel.server.problem import Problem, problem_of
 from perfmodel.validated import Strict, explain_all, validate
 
@@ -110,7 +110,7 @@ def _text(request: SpecRequest) -> str | None:
 def _data(request: SpecRequest) -> dict[str, Any]:
     """The fields, where the specification or the diff is an object."""
     if isinstance(request.spec, dict):
-        return request.spec
+        return as_file(request.spec)
     assert request.gpu is not None
     assert isinstance(request.diff, dict)
     file = bundled_gpu(request.gpu)
