@@ -125,7 +125,6 @@ class TestSteady:
         one, four = (disaggregated(prefill, Side(work, rates, vector(n), vector(1000)), ENGINE, load(512)) for n in (1, 4))
         assert four.tpot < one.tpot
 
-
     def test_prompts_that_arrive_during_a_step_share_the_next(self):
         work, _ = deployed()
         assert most_sharing(work, load(64, prompt=1000)).tolist() == [8]

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
 from perfmodel.scenario import as_gpu
 from perfmodel.serving.anchored import Anchored, Configuration, anchored_of, left_out
 from perfmodel.serving.anchoring import Anchoring
-from perfmodel.serving.anchors import Anchor, as_anchors
+from perfmodel.serving.anchors import MOST_ANCHORS, Anchor, as_anchors
 from perfmodel.serving.deployment import check_backend, formats_on, rates_on, serving_format, words_of
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.formats import precision_of
@@ -24,7 +24,7 @@ from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.step import Batch, decode, step_ops, step_time
 from perfmodel.serving.work import Work, work_of
 from perfmodel.units import GB, MICROSECOND
-from perfmodel.validated import Strict
+from perfmodel.validated import Strict, validate
 from perfmodel.workload import load_model
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.model import ModelSpec
@@ -79,6 +79,61 @@ class StepResult(Strict):
     notes: tuple[str, ...] = ()
 
 
+class StepRequest(Strict):
+    """One step of a whole model on one instance."""
+
+    model: str | ModelSpec
+    """Bundled id, path to a config.json, or a loaded model."""
+    gpu: str | GpuSpec
+    """Id of the catalogue, path to a YAML file, or a loaded GPU."""
+    phase: Phase = "decode"
+    """decode: a token of each of `batch` sequences; prefill: a prompt of `context` tokens."""
+    batch: int = Field(default=1, ge=1, lt=2**31)
+    """Sequences of the instance that decode, or prompts whose caches are held."""
+    context: int = Field(default=4096, ge=1, lt=2**31)
+    """Tokens that a sequence sees, or those of a prompt."""
+    format: str | None = None
+    """Format of the experts' weights; default: the fastest that the GPU runs and the model's weights allow."""
+    cache_format: str | None = None
+    """Format of keys and values; default: fp8 beside FP8 and FP4 units, else bf16."""
+    tp: int = Field(default=1, ge=1, lt=2**31)
+    """Tensor-parallel ranks of an attention group."""
+    pp: int = Field(default=1, ge=1, lt=2**31)
+    """Pipeline stages."""
+    dp: int = Field(default=1, ge=1, lt=2**31)
+    """Ranks of data-parallel attention."""
+    ep: int = Field(default=1, ge=1, lt=2**31)
+    """Expert-parallel groups."""
+    backend: str | None = None
+    """trtllm, sglang or vllm, whose habits then count."""
+    changes: tuple[str, ...] = Field(default=(), strict=False)
+    """What-ifs on the GPU, such as "memory.bandwidth_GBps=9600"."""
+    anchors: tuple[Anchor, ...] = Field(default=(), max_length=MOST_ANCHORS, strict=False)
+    """The user's own measurements of services, which pull the time."""
+
+    @field_validator("phase", mode="before")
+    @classmethod
+    def _phase(cls, value: Any) -> Any:
+        if value not in ("decode", "prefill"):
+            raise PerfModelError("no such phase", field="phase", value=value, mend="Give decode or prefill.")
+        return value
+
+    @field_validator("batch", "context", mode="before")
+    @classmethod
+    def _count(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            raise PerfModelError("must be a whole number from 1", field=info.field_name, value=value, mend="Give 64, say.")
+        return value
+
+    @field_validator("tp", "pp", "dp", "ep", mode="before")
+    @classmethod
+    def _ranks(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            mend = "Give the number of ranks, such as 8."
+            raise PerfModelError("must be a whole number from 1", field=info.field_name, value=value, mend=mend)
+        return value
+
+
 def predict(
     model: str | Path | ModelSpec,
     gpu: str | Path | GpuSpec,
@@ -102,43 +157,49 @@ def predict(
     then count. anchors: a user's own measurements of services, or a file of them, that pull the time.
     Raises PerfModelError for what does not exist, does not split, or has no attention to predict.
     """
-    spec = model if isinstance(model, ModelSpec) else load_model(model)
-    gpu_spec = as_gpu(gpu, changes)
-    _check(spec, phase, batch, context, backend)
-    _check_words(format=format, cache_format=cache_format)
-    parallel = Parallel(tp, pp, dp, ep)
+    given = {k: v for k, v in locals().items() if k not in ("model", "gpu", "anchors")} | {"anchors": as_anchors(anchors)}
+    names = {"model": str(model) if isinstance(model, Path) else model, "gpu": str(gpu) if isinstance(gpu, Path) else gpu}
+    return predict_step(validate(StepRequest, {**names, **given}))
+
+
+def predict_step(r: StepRequest) -> StepResult:
+    """The answer to a request. Raises PerfModelError as `predict` does."""
+    spec = r.model if isinstance(r.model, ModelSpec) else load_model(r.model)
+    gpu = as_gpu(r.gpu, r.changes)
+    _check_whole(spec)
+    check_backend(r.backend)
+    parallel = Parallel(r.tp, r.pp, r.dp, r.ep)
     parallel.check(spec)
-    form = serving_format(spec.format, gpu_spec) if format is None else format
-    formats = formats_on(spec, gpu_spec, form, cache_format)
+    form = serving_format(spec.format, gpu) if r.format is None else r.format
+    formats = formats_on(spec, gpu, form, r.cache_format)
     work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
-    rates = rates_on(gpu_spec, formats, alone=parallel.gpus == 1)
+    rates = rates_on(gpu, formats, alone=parallel.gpus == 1)
     calibration = load_calibration()
-    engine = calibration.engine_of(backend)
-    words = words_of(spec, gpu_spec, form, mode="aggregated", backend=backend)
-    factor = calibration.factor("tpot", words) if phase == "decode" else 1.0  # offsets of TTFT are of queues as much as of prompts
-    rows = as_anchors(anchors)
-    held = anchored_of(rows, spec, as_gpu(gpu), backend)
-    pull, spread, told = _pulled(held, phase, Configuration(precision_of(form), parallel), batch, context)
+    engine = calibration.engine_of(r.backend)
+    words = words_of(spec, gpu, form, mode="aggregated", backend=r.backend)
+    factor = calibration.factor("tpot", words) if r.phase == "decode" else 1.0  # offsets of TTFT are of queues as much as of prompts
+    held = anchored_of(r.anchors, spec, as_gpu(r.gpu), r.backend)
+    pull, spread, told = _pulled(held, r.phase, Configuration(precision_of(form), parallel), r.batch, r.context)
     factor *= pull
-    step = _batch(phase, batch, context, parallel)
+    step = _batch(r.phase, r.batch, r.context, parallel)
     seconds = float(step_time(work, rates, engine, step)[0]) * factor
     ops = {name: float(values[0]) * factor for name, values in step_ops(work, rates, engine, step).items()}
     ops["launches ahead of kernels"] = max(seconds - sum(ops.values()), 0.0)
-    low, high = (value**spread for value in calibration.interval["tpot" if phase == "decode" else "ttft"])
+    low, high = (value**spread for value in calibration.interval["tpot" if r.phase == "decode" else "ttft"])
     notes = (
-        *gpu_spec.notes,
+        *gpu.notes,
         *spec.notes,
-        *network_notes(gpu_spec, parallel.gpus),
-        *(left_out(rows, [held])),
+        *network_notes(gpu, parallel.gpus),
+        *(left_out(r.anchors, [held])),
         *(held.notes if held else ()),
     )
-    tokens = batch if phase == "decode" else context * dp  # a prompt on each attention rank
+    tokens = r.batch if r.phase == "decode" else r.context * r.dp  # a prompt on each attention rank
     return StepResult(
-        model=spec.id, gpu=gpu_spec.id, phase=phase, backend=backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
-        tp=tp, pp=pp, dp=dp, ep=ep, gpus=parallel.gpus, batch=batch, context=context, latency_us=seconds / MICROSECOND,
+        model=spec.id, gpu=gpu.id, phase=r.phase, backend=r.backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
+        tp=r.tp, pp=r.pp, dp=r.dp, ep=r.ep, gpus=parallel.gpus, batch=r.batch, context=r.context, latency_us=seconds / MICROSECOND,
         interval_us=(seconds * low / MICROSECOND, seconds * high / MICROSECOND), tokens_per_s_per_gpu=tokens / seconds / parallel.gpus,
         ops=tuple(StepOp(name=name, us=value / MICROSECOND) for name, value in ops.items() if value > 0),
-        **_memory(work, gpu_spec, batch, context), anchored=told, notes=notes if phase == "decode" else (*notes, NO_BARE_PROMPTS),
+        **_memory(work, gpu, r.batch, r.context), anchored=told, notes=notes if r.phase == "decode" else (*notes, NO_BARE_PROMPTS),
     )  # fmt: skip
 
 
@@ -164,23 +225,11 @@ def _memory(work: Work, gpu: GpuSpec, batch: int, context: int) -> dict[str, Any
     }
 
 
-def _check(spec: ModelSpec, phase: str, batch: int, context: int, backend: str | None) -> None:
+def _check_whole(spec: ModelSpec) -> None:
     if not spec.attention:
         raise PerfModelError(
             "is a single layer, not a whole model", field="MODEL", value=spec.id, mend="Leave --phase out, or name a model."
         )
-    if phase not in ("decode", "prefill"):
-        raise PerfModelError("no such phase", field="phase", value=phase, mend="Give decode or prefill.")
-    check_backend(backend)
-    for name, value in (("batch", batch), ("context", context)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-            raise PerfModelError("must be a whole number from 1", field=name, value=value, mend="Give 64, say.")
-
-
-def _check_words(**given: object) -> None:
-    for name, word in given.items():
-        if word is not None and not isinstance(word, str):
-            raise PerfModelError("must be a word", field=name, value=word, mend="Give it as text, such as fp8, or leave it out.")
 
 
 def _batch(phase: str, batch: int, context: int, parallel: Parallel) -> Batch:

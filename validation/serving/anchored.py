@@ -141,7 +141,7 @@ def fit_priors(heard: Callable[[str], None]) -> tuple[dict[str, Prior], int]:
     itself would be too small.
     """
     rows = read_services()
-    fitted = np.flatnonzero(chosen_rows(rows) & np.array([not flag for flag in flag_services(rows)], bool))
+    fitted = np.flatnonzero(chosen_rows(rows, np.array([not flag for flag in flag_services(rows)], bool)))
     services = Services.of([rows[at] for at in fitted])
     residual = _unseen_residuals(services, heard)
     return {figure: fit_prior(services, residual[figure], CALM[figure]) for figure in FIGURES}, len(fitted)
