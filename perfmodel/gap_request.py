@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
-from perfmodel.validated import Strict
+from perfmodel.validated import Changes, Strict
 from perfmodel.workload.model import ModelSpec
 
 MOST_ROWS = 1000
@@ -51,7 +51,7 @@ class GapRequest(Strict):
     """Replicas of the hottest experts over all ranks."""
     against: float | None = Field(default=None, gt=0, le=1e9)
     """Another peak to hold the layer against, TFLOPS."""
-    changes: tuple[str, ...] = Field(default=(), strict=False)
+    changes: Changes = ()
     """What-ifs on the GPU, such as "memory.bandwidth_GBps=9600"."""
 
     @field_validator("tokens", mode="before")

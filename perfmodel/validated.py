@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.files import line_of, load_yaml, read_text
@@ -17,6 +17,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
+Changes = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given), Field(strict=False)]
+"""What-ifs, such as "memory.bandwidth_GBps=9600": several, or a single one as text."""
 M = TypeVar("M", bound=BaseModel)
 
 

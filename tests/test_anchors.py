@@ -197,11 +197,12 @@ class TestPlan:
         assert again.interval.tpot_ms[1] / again.interval.tpot_ms[0] < 0.8 * best.interval.tpot_ms[1] / best.interval.tpot_ms[0]
 
     def test_a_slow_measurement_makes_other_ranks_win(self):
-        slow = {**FIELDS, "tp": 1, "tpot_ms": 30.0, "concurrency": 64}
-        plans = [perfmodel.plan("gpt-oss-20b", "h100", mode="aggregated", tpot_ms=8.0, anchors=a, **self.LOAD) for a in ((), (slow,))]
-        assert plans[0].plans[0].anchored is None
-        assert plans[1].plans[0].tokens_per_s_per_gpu < plans[0].plans[0].tokens_per_s_per_gpu
-        assert (plans[0].plans[0].tp, plans[1].plans[0].anchored.own) == (1, 0)
+        plain = perfmodel.plan("gpt-oss-20b", "h100", mode="aggregated", tpot_ms=8.0, **self.LOAD).plans[0]
+        slow = {**self.anchor(plain), "tpot_ms": 30.0}
+        other = perfmodel.plan("gpt-oss-20b", "h100", mode="aggregated", tpot_ms=8.0, anchors=[slow], **self.LOAD).plans[0]
+        assert plain.anchored is None
+        assert other.tokens_per_s_per_gpu < plain.tokens_per_s_per_gpu
+        assert other.anchored.own == 0
 
     def test_half_the_rate_draws_half_of_what_is_over_idle(self):
         options = {"mode": "aggregated", "gpus": 1, "isl": 1024, "osl": 256, "top": 1}

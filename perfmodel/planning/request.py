@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from perfmodel.hardware import GpuSpec
 from perfmodel.serving.anchors import MOST_ANCHORS, Anchor
-from perfmodel.validated import Strict
+from perfmodel.validated import Changes, Strict
 from perfmodel.workload.model import ModelSpec
 
 Mode = Literal["auto", "aggregated", "disaggregated"]
@@ -54,7 +54,7 @@ class PlanRequest(Strict):
     """Engine that serves; default: what all of them have in common."""
     mode: Mode = "auto"
     """aggregated: the same GPUs run prompts and decode; disaggregated: prompts on instances of their own; auto: both are searched."""
-    changes: tuple[str, ...] = Field(default=(), strict=False)
+    changes: Changes = ()
     """What-ifs on every GPU, such as "memory.bandwidth_GBps=9600"."""
     anchors: tuple[Anchor, ...] = Field(default=(), max_length=MOST_ANCHORS, strict=False)
     """The user's own measurements of services, which pull the predictions."""

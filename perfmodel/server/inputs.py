@@ -60,6 +60,9 @@ def checked(data: Body) -> Body:
     for field in FILES:
         if data.get(field) is not None:
             raise PerfModelError("files cannot be named over HTTP", field=field, value=data[field], mend="Leave it out.")
+    if isinstance(data.get("anchors"), str):
+        mend = "Send the list of measurements itself."
+        raise PerfModelError("files cannot be named over HTTP", field="anchors", value=data["anchors"], mend=mend)
     routing, kernel = data.get("routing"), data.get("kernel")
     if isinstance(routing, str) and routing.partition(":")[0] == "counts":
         raise PerfModelError("files cannot be named over HTTP", field="routing", value=routing, mend="Choose another routing.")

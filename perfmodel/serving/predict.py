@@ -24,7 +24,7 @@ from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.step import Batch, decode, step_ops, step_time
 from perfmodel.serving.work import Work, work_of
 from perfmodel.units import GB, MICROSECOND
-from perfmodel.validated import Strict, validate
+from perfmodel.validated import Changes, Strict, validate
 from perfmodel.workload import load_model
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.model import ModelSpec
@@ -106,7 +106,7 @@ class StepRequest(Strict):
     """Expert-parallel groups."""
     backend: str | None = None
     """trtllm, sglang or vllm, whose habits then count."""
-    changes: tuple[str, ...] = Field(default=(), strict=False)
+    changes: Changes = ()
     """What-ifs on the GPU, such as "memory.bandwidth_GBps=9600"."""
     anchors: tuple[Anchor, ...] = Field(default=(), max_length=MOST_ANCHORS, strict=False)
     """The user's own measurements of services, which pull the time."""
