@@ -12,7 +12,7 @@ from perfmodel.workload.huggingface.feedforward import dense_mlps, moe_layer
 from perfmodel.workload.huggingface.fields import Fields, printable
 from perfmodel.workload.huggingface.layers import layer_plan
 from perfmodel.workload.huggingface.quantisation import weight_format
-from perfmodel.workload.huggingface.source import config_file, model_name, read_json, side_file, text_table
+from perfmodel.workload.huggingface.source import config_file, model_name, parse_json, read_json, side_file, text_table
 from perfmodel.workload.model import ModelSpec
 
 
@@ -22,13 +22,26 @@ def import_config(path: str | Path) -> ModelSpec:
     Raises PerfModelError that names the file and the field.
     """
     file = config_file(Path(path))
-    root = Fields(read_json(file), file)
+    return _import(Fields(read_json(file), file), file, model_name(file), beside=True)
+
+
+def import_text(text: str, *, name: str = "config.json") -> ModelSpec:
+    """The model that the text of a config.json describes; no file is read. `name` is its id and stands in messages.
+
+    Raises PerfModelError that names the line or the field.
+    """
+    file = Path(name)
+    return _import(Fields(parse_json(text, file), file), file, name, beside=False)
+
+
+def _import(root: Fields, file: Path, name: str, *, beside: bool) -> ModelSpec:
+    """The model in `root`; `beside`: a hf_quant_config.json beside `file` counts too."""
     config = text_table(root)
     plan = layer_plan(config)
     hidden = config.need("hidden_size", "n_embd", "d_model")
     moe_layers = sum(layer.moe for layer in plan)
     data: dict[str, Any] = {
-        "id": printable(model_name(file)),
+        "id": printable(name),
         "source": printable(str(file)),
         "hidden": hidden,
         "layers": len(plan),
@@ -38,7 +51,7 @@ def import_config(path: str | Path) -> ModelSpec:
         "dense": dense_mlps(config, plan, hidden),
         "moe_layers": moe_layers,
         "moe": moe_layer(config, hidden) if moe_layers else None,
-        "format": _format(root, config, file, moe_layers > 0),
+        "format": _format(root, config, side_file(file, config.notes) if beside else None, moe_layers > 0),
     }
     note_doubts(root, config)
     return validate(ModelSpec, data | {"notes": config.notes}, file=file)
@@ -55,8 +68,8 @@ def _tied(root: Fields, config: Fields) -> bool:
     return False
 
 
-def _format(root: Fields, config: Fields, file: Path, has_experts: bool) -> str | None:
-    """The format of the weights; quantisation and dtype may stand in the language model's table or in the root."""
+def _format(root: Fields, config: Fields, side: Fields | None, has_experts: bool) -> str | None:
+    """The format of the weights, of which `side` may say more; quantisation and dtype may stand in the language model's table or in the root."""
     quantization = root.table("quantization_config") or config.table("quantization_config")
     dtypes = config if config.has("dtype") or config.has("torch_dtype") else root
-    return weight_format(dtypes, quantization, side_file(file, config.notes), has_experts)
+    return weight_format(dtypes, quantization, side, has_experts)

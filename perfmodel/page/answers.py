@@ -1,0 +1,40 @@
+"""The calls behind the page: the same functions that the command line and the API call, with the page's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.api import gap
+from perfmodel.page.inputs import check_routing, gpu_of, model_of, number, token_counts, whole
+from perfmodel.page.state import LayerState, ServiceState
+from perfmodel.planning.results import PlanResult
+from perfmodel.planning.search import plan
+
+MOST_GPU_KINDS = 6
+"""GPUs of one plan on the page: more are for the command line."""
+
+
+def layer_gap(state: LayerState, spec: str, config: str) -> dict[str, Any]:
+    """The object of `perfmodel.gap` for a scenario. Raises PerfModelError."""
+    return gap(
+        model_of(state.model, config), gpu_of(state.gpu, spec), tokens=token_counts(state.tokens), format=state.format or None,
+        kernel=state.kernel, routing=check_routing(state.routing), ep=whole(state.ep, "ep"), tp=whole(state.tp, "tp"),
+        launch=state.launch, comm=state.comm,
+    )  # fmt: skip
+
+
+def row_at(result: dict[str, Any], at: str) -> dict[str, Any]:
+    """The row that is explained: the one with `at` tokens, else the middle one, as in the terminal."""
+    rows: list[dict[str, Any]] = result["rows"]
+    return next((row for row in rows if str(row["tokens"]) == at), rows[len(rows) // 2])
+
+
+def service_plan(state: ServiceState, spec: str, config: str) -> PlanResult:
+    """The object of `perfmodel.plan` for a service. Raises PerfModelError."""
+    words = [word for word in state.gpu.split(",") if word][:MOST_GPU_KINDS]
+    counts = {name: getattr(state, name) for name in ("isl", "osl", "gpus")}
+    figures = {name: getattr(state, name) for name in ("ttft_ms", "tpot_ms", "rate")}
+    options: dict[str, Any] = {name: whole(word, name) for name, word in counts.items() if word.strip()}
+    options |= {name: number(word, name) for name, word in figures.items() if word.strip()}
+    gpus = [gpu_of(word, spec) for word in words]
+    return plan(model_of(state.model, config), gpus, format=(state.format or "auto",), mode=state.mode, **options)

@@ -1,0 +1,176 @@
+"""Plotly figures as dictionaries: the time by cause against tokens, the roofline, the Pareto fronts. The style sheet colours text and lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perfmodel.planning.results import Plan, PlanResult
+from perfmodel.report.gap import number, percent
+from perfmodel.report.palette import COLOURS
+from perfmodel.report.plan import instances
+from perfmodel.report.plan import number as figure
+from perfmodel.report.plan_plot import LINES
+
+Figure = dict[str, Any]
+CAUSE_COLOURS = COLOURS | {"communication": "#5f4b32"}
+"""As in the terminal and in files, but for black, which a dark page would swallow."""
+PATTERNS = {
+    "sustained clock": "|", "tile padding": "\\", "unfused activation traffic": ".", "routing imbalance": "/", "communication": "x",
+}  # fmt: skip
+"""Hatches tell apart what a colour-blind eye could mistake."""
+FONT = {"family": "Inter, Roboto, system-ui, sans-serif", "size": 13, "color": "#1f2933"}
+CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
+
+
+def _layout(**more: Any) -> Figure:
+    axis = {"gridcolor": "#e3e7eb", "linecolor": "#9aa5b1", "zeroline": False, "automargin": True, "title": {"standoff": 10}}
+    base: Figure = {
+        "font": FONT, "paper_bgcolor": "#ffffff", "plot_bgcolor": "rgba(0,0,0,0)", "margin": {"l": 56, "r": 16, "t": 24, "b": 48},
+        "showlegend": False, "hoverlabel": {"font": {"family": FONT["family"]}}, "xaxis": dict(axis), "yaxis": dict(axis),
+        "dragmode": False,
+    }  # fmt: skip
+    for name, value in more.items():
+        base[name] = base[name] | value if isinstance(value, dict) and isinstance(base.get(name), dict) else value
+    return base
+
+
+def parts(row: dict[str, Any]) -> list[tuple[str, float]]:
+    """(cause, microseconds) of a row from the ideal time up, in the order of attribution."""
+    return [("reached", row["ideal_us"]), *((loss["cause"], loss["us"]) for loss in row["losses"])]
+
+
+def label(cause: str) -> str:
+    """The name of a part of the time."""
+    return "at the peak" if cause == "reached" else cause
+
+
+def shown_causes(result: dict[str, Any]) -> list[str]:
+    """The parts that take 1 % or more of some row: those that the eye can see."""
+    rows = result["rows"]
+    names = [cause for cause, _ in parts(rows[0])]
+    return [name for place, name in enumerate(names) if any(parts(row)[place][1] >= 0.01 * row["latency_us"] for row in rows)]
+
+
+def marker(cause: str) -> Figure:
+    """Colour and hatch of a cause, the same in every plot."""
+    pattern = {"shape": PATTERNS[cause], "size": 6, "solidity": 0.25, "fgcolor": "rgba(255,255,255,.8)"} if cause in PATTERNS else {}
+    return {"color": CAUSE_COLOURS[cause], "line": {"width": 0}, "pattern": pattern}
+
+
+def time_by_cause(result: dict[str, Any], at: int, *, shares: bool) -> Figure:
+    """Stacked time of each token count by cause: shares in percent, or microseconds. The row of `at` tokens stands out."""
+    rows = result["rows"]
+    names = [_tokens(row["tokens"]) for row in rows]
+    data: list[Figure] = []
+    for cause in shown_causes(result):
+        times = [dict(parts(row))[cause] for row in rows]
+        portions = [t / row["latency_us"] for t, row in zip(times, rows, strict=True)]
+        data.append({
+            "type": "bar", "name": label(cause), "x": names, "y": [100 * p for p in portions] if shares else times,
+            "marker": marker(cause), "opacity": 1,
+            "customdata": [[number(t), percent(p), row["tokens"]] for t, p, row in zip(times, portions, rows, strict=True)],
+            "hovertemplate": f"<b>{label(cause)}</b><br>%{{customdata[0]}} µs, %{{customdata[1]}}<br>%{{x}} tokens<extra></extra>",
+        })  # fmt: skip
+    tops = [100.0 if shares else row["latency_us"] for row in rows]
+    notes = [
+        {"x": name, "y": top, "text": f"<b>{number(row['latency_us'])}</b>" if row["tokens"] == at else number(row["latency_us"]),
+         "showarrow": False, "yshift": 10, "font": {"size": 12}}
+        for name, top, row in zip(names, tops, rows, strict=True)
+    ]  # fmt: skip
+    place = next((i for i, row in enumerate(rows) if row["tokens"] == at), None)
+    frame = [] if place is None else [_frame(place, tops[place])]
+    layout = _layout(
+        barmode="stack", bargap=0.28, annotations=notes, shapes=frame,
+        xaxis={"title": {"text": "tokens entering the layer", "standoff": 10}, "type": "category", "showgrid": False},
+        yaxis={"title": {"text": "share of the time (%)" if shares else "time (µs)", "standoff": 10},
+               "range": [0, 108] if shares else [0, 1.08 * max(tops)]},
+    )  # fmt: skip
+    return {"data": data, "layout": layout, "config": CONFIG}
+
+
+def _frame(place: int, top: float) -> Figure:
+    return {"type": "rect", "x0": place - 0.44, "x1": place + 0.44, "y0": 0, "y1": top, "line": {"color": "#e8590c", "width": 2}}
+
+
+def _tokens(count: int) -> str:
+    return f"{count:,}"
+
+
+def roofline(result: dict[str, Any], at: int) -> Figure:
+    """Reached TFLOPS against FLOP per byte, under the roof of bandwidth and peak; the ridge is where they meet."""
+    rows, peak = result["rows"], result["peak_tflops"]
+    ridge = rows[0]["ridge"]
+    x = [row["arithmetic_intensity"] for row in rows]
+    left, right = min([*x, ridge]) / 2, max([*x, ridge]) * 2.5
+    low = min(row["tflops"] for row in rows) / 2
+    here = next((i for i, row in enumerate(rows) if row["tokens"] == at), None)
+    data: list[Figure] = [
+        {"type": "scatter", "mode": "lines", "name": "roof", "x": [left, ridge, right], "y": [peak * left / ridge, peak, peak],
+         "line": {"color": "#7b8794", "width": 2}, "hoverinfo": "skip"},
+        {"type": "scatter", "mode": "lines", "name": "ridge", "x": [ridge, ridge], "y": [low, peak],
+         "line": {"color": "#7b8794", "width": 1, "dash": "dot"}, "hoverinfo": "skip"},
+        {"type": "scatter", "mode": "lines+markers+text", "name": "reached", "x": x, "y": [row["tflops"] for row in rows],
+         "line": {"color": CAUSE_COLOURS["weight traffic"], "width": 2},
+         "marker": {"size": [13 if i == here else 8 for i in range(len(rows))],
+                    "color": ["#e8590c" if i == here else CAUSE_COLOURS["weight traffic"] for i in range(len(rows))]},
+         "text": [_tokens(row["tokens"]) for row in rows], "textposition": "bottom right", "textfont": {"size": 11},
+         "customdata": [[number(row["tflops"]), number(row["arithmetic_intensity"]), row["tokens"]] for row in rows],
+         "hovertemplate": "<b>%{text} tokens</b><br>%{customdata[0]} TFLOPS at %{customdata[1]} FLOP/B<extra></extra>"},
+    ]  # fmt: skip
+    layout = _layout(
+        xaxis={"title": {"text": "arithmetic intensity (FLOP per byte of DRAM traffic)", "standoff": 10}, "type": "log", "dtick": 1},
+        yaxis={"title": {"text": "TFLOPS", "standoff": 10}, "type": "log", "dtick": 1},
+        annotations=[
+            {"x": _log(ridge), "y": _log(low), "text": f"ridge {ridge:,.0f} FLOP/B", "showarrow": False, "xanchor": "right",
+             "xshift": -6, "yshift": 8, "font": {"size": 12}},
+            {"x": _log(right), "y": _log(peak), "text": f"peak {peak:,.0f} TFLOPS", "showarrow": False, "xanchor": "right",
+             "yshift": 11, "font": {"size": 12}},
+        ],
+    )  # fmt: skip
+    return {"data": data, "layout": layout, "config": CONFIG}
+
+
+def _log(value: float) -> float:
+    from math import log10
+
+    return log10(value)
+
+
+def pareto(result: PlanResult) -> Figure:
+    """Answered tokens/s of a GPU against those of a user: a front a GPU, the plans within the limits as stars."""
+    data: list[Figure] = []
+    names = list(dict.fromkeys(p.gpu for p in (*result.pareto, *result.plans)))
+    for place, name in enumerate(names):
+        colour, dash = LINES[place % len(LINES)], ("solid", "dash", "dot", "dashdot")[place % 4]
+        front = sorted((p for p in result.pareto if p.gpu == name), key=lambda p: p.tokens_per_s_per_user)
+        data.append(_points(front, name.upper(), {"mode": "lines+markers", "line": {"color": colour, "width": 2, "dash": dash}}, colour, 6))
+        best = [p for p in result.plans if p.gpu == name]
+        data.append(_points(best, f"{name.upper()}: plans", {"mode": "markers"}, colour, 15))
+        data[-1]["marker"] |= {"symbol": "star", "line": {"width": 1, "color": "#ffffff"}}
+    layout = _layout(
+        xaxis={"title": {"text": "tokens/s of a user (1 / TPOT)", "standoff": 10}, "type": "log", "dtick": "D2"},
+        yaxis={"title": {"text": "answered tokens/s of a GPU", "standoff": 10}, "type": "log", "dtick": "D2"},
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+    )  # fmt: skip
+    return {"data": [trace for trace in data if trace["x"]], "layout": layout, "config": CONFIG}
+
+
+def _points(plans: list[Plan], name: str, style: Figure, colour: str, size: int) -> Figure:
+    return {
+        "type": "scatter", "name": name, **style, "marker": {"size": size, "color": colour},
+        "x": [p.tokens_per_s_per_user for p in plans], "y": [p.tokens_per_s_per_gpu for p in plans],
+        "customdata": [[f"{p.gpus} × {p.gpu.upper()}, {instances(p)}, {p.format}", figure(p.tokens_per_s_per_gpu),
+                        figure(p.tokens_per_s_per_user), p.batch] for p in plans],
+        "hovertemplate": "<b>%{customdata[0]}</b><br>batch %{customdata[3]}<br>%{customdata[1]} tokens/s per GPU, "
+                         "%{customdata[2]} tokens/s per user<extra></extra>",
+    }  # fmt: skip
+
+
+def for_file(drawn: Figure, title: str) -> Figure:
+    """The figure as it is saved: with its title and legend, which the page writes around it."""
+    margin = {"l": 70, "r": 30, "t": 90, "b": 140}
+    heading = {"text": title, "x": 0.02, "xanchor": "left", "font": {"size": 18}}
+    legend = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "traceorder": "normal"}
+    layout = drawn["layout"] | {"title": heading, "margin": margin, "showlegend": True, "legend": legend, "width": 1100, "height": 700}
+    return {"data": drawn["data"], "layout": layout}
