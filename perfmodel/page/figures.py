@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, floor, log10
 from typing import Any
 
 from perfmodel.planning.results import Plan, PlanResult
@@ -15,7 +16,7 @@ Figure = dict[str, Any]
 CAUSE_COLOURS = COLOURS | {"communication": "#5f4b32"}
 """As in the terminal and in files, but for black, which a dark page would swallow."""
 PATTERNS = {
-    "sustained clock": "|", "tile padding": "\\", "unfused activation traffic": ".", "routing imbalance": "/", "communication": "x",
+    "sustained clock": "|", "tile padding": "\\", "routing imbalance": "/", "communication": "x",
 }  # fmt: skip
 """Hatches tell apart what a colour-blind eye could mistake."""
 FONT = {"family": "Inter, Roboto, system-ui, sans-serif", "size": 13, "color": "#1f2933"}
@@ -23,7 +24,7 @@ CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
 
 
 def _layout(**more: Any) -> Figure:
-    axis = {"gridcolor": "#e3e7eb", "linecolor": "#9aa5b1", "zeroline": False, "automargin": True, "title": {"standoff": 10}}
+    axis = {"gridcolor": "#e3e7eb", "linecolor": "#9aa5b1", "zeroline": False, "automargin": True}
     base: Figure = {
         "font": FONT, "paper_bgcolor": "#ffffff", "plot_bgcolor": "rgba(0,0,0,0)", "margin": {"l": 56, "r": 16, "t": 24, "b": 48},
         "showlegend": False, "hoverlabel": {"font": {"family": FONT["family"]}}, "xaxis": dict(axis), "yaxis": dict(axis),
@@ -41,7 +42,7 @@ def parts(row: dict[str, Any]) -> list[tuple[str, float]]:
 
 def label(cause: str) -> str:
     """The name of a part of the time."""
-    return "at the peak" if cause == "reached" else cause
+    return "FLOPs at the peak" if cause == "reached" else cause
 
 
 def shown_causes(result: dict[str, Any]) -> list[str]:
@@ -53,7 +54,7 @@ def shown_causes(result: dict[str, Any]) -> list[str]:
 
 def marker(cause: str) -> Figure:
     """Colour and hatch of a cause, the same in every plot."""
-    pattern = {"shape": PATTERNS[cause], "size": 6, "solidity": 0.25, "fgcolor": "rgba(255,255,255,.8)"} if cause in PATTERNS else {}
+    pattern = {"shape": PATTERNS.get(cause, ""), "size": 6, "solidity": 0.2, "fillmode": "overlay", "fgcolor": "#ffffff", "fgopacity": 0.5}
     return {"color": CAUSE_COLOURS[cause], "line": {"width": 0}, "pattern": pattern}
 
 
@@ -61,29 +62,29 @@ def time_by_cause(result: dict[str, Any], at: int, *, shares: bool) -> Figure:
     """Stacked time of each token count by cause: shares in percent, or microseconds. The row of `at` tokens stands out."""
     rows = result["rows"]
     names = [_tokens(row["tokens"]) for row in rows]
+    places = list(range(len(rows)))
     data: list[Figure] = []
     for cause in shown_causes(result):
         times = [dict(parts(row))[cause] for row in rows]
         portions = [t / row["latency_us"] for t, row in zip(times, rows, strict=True)]
         data.append({
-            "type": "bar", "name": label(cause), "x": names, "y": [100 * p for p in portions] if shares else times,
-            "marker": marker(cause), "opacity": 1,
+            "type": "bar", "name": label(cause), "x": places, "y": [100 * p for p in portions] if shares else times,
+            "marker": marker(cause), "hovertext": names,
             "customdata": [[number(t), percent(p), row["tokens"]] for t, p, row in zip(times, portions, rows, strict=True)],
-            "hovertemplate": f"<b>{label(cause)}</b><br>%{{customdata[0]}} µs, %{{customdata[1]}}<br>%{{x}} tokens<extra></extra>",
+            "hovertemplate": f"<b>{label(cause)}</b><br>%{{customdata[0]}} µs, %{{customdata[1]}}<br>%{{hovertext}} tokens<extra></extra>",
         })  # fmt: skip
     tops = [100.0 if shares else row["latency_us"] for row in rows]
     notes = [
-        {"x": name, "y": top, "text": f"<b>{number(row['latency_us'])}</b>" if row["tokens"] == at else number(row["latency_us"]),
+        {"x": at_x, "y": top, "text": f"<b>{number(row['latency_us'])}</b>" if row["tokens"] == at else number(row["latency_us"]),
          "showarrow": False, "yshift": 10, "font": {"size": 12}}
-        for name, top, row in zip(names, tops, rows, strict=True)
+        for at_x, top, row in zip(places, tops, rows, strict=True)
     ]  # fmt: skip
     place = next((i for i, row in enumerate(rows) if row["tokens"] == at), None)
     frame = [] if place is None else [_frame(place, tops[place])]
     layout = _layout(
         barmode="stack", bargap=0.28, annotations=notes, shapes=frame,
-        xaxis={"title": {"text": "tokens entering the layer", "standoff": 10}, "type": "category", "showgrid": False},
-        yaxis={"title": {"text": "share of the time (%)" if shares else "time (µs)", "standoff": 10},
-               "range": [0, 108] if shares else [0, 1.08 * max(tops)]},
+        xaxis=_title("tokens entering the layer") | {"tickvals": places, "ticktext": names, "showgrid": False},
+        yaxis=_title("share of the time (%)" if shares else "time (µs)") | {"range": [0, 108] if shares else [0, 1.08 * max(tops)]},
     )  # fmt: skip
     return {"data": data, "layout": layout, "config": CONFIG}
 
@@ -118,8 +119,8 @@ def roofline(result: dict[str, Any], at: int) -> Figure:
          "hovertemplate": "<b>%{text} tokens</b><br>%{customdata[0]} TFLOPS at %{customdata[1]} FLOP/B<extra></extra>"},
     ]  # fmt: skip
     layout = _layout(
-        xaxis={"title": {"text": "arithmetic intensity (FLOP per byte of DRAM traffic)", "standoff": 10}, "type": "log", "dtick": 1},
-        yaxis={"title": {"text": "TFLOPS", "standoff": 10}, "type": "log", "dtick": 1},
+        xaxis=_title("arithmetic intensity (FLOP/B)") | {"type": "log", "dtick": 1, "tickformat": ",~r"},
+        yaxis=_title("TFLOPS") | {"type": "log", "dtick": 1, "tickformat": ",~r"},
         annotations=[
             {"x": _log(ridge), "y": _log(low), "text": f"ridge {ridge:,.0f} FLOP/B", "showarrow": False, "xanchor": "right",
              "xshift": -6, "yshift": 8, "font": {"size": 12}},
@@ -131,9 +132,19 @@ def roofline(result: dict[str, Any], at: int) -> Figure:
 
 
 def _log(value: float) -> float:
-    from math import log10
-
     return log10(value)
+
+
+def _title(words: str) -> Figure:
+    return {"title": {"text": words, "standoff": 10, "font": {"size": 13}}}
+
+
+def _ticks(values: list[float]) -> Figure:
+    """A logarithmic axis with its ticks at 1, 2 and 5."""
+    low, high = min(values), max(values)
+    ticks = [digit * 10.0**power for power in range(floor(_log(low)), ceil(_log(high)) + 1) for digit in (1, 2, 5)]
+    near = [tick for tick in ticks if low / 2.2 <= tick <= high * 2.2]
+    return {"type": "log", "tickvals": near, "ticktext": [figure(tick) for tick in near]}
 
 
 def pareto(result: PlanResult) -> Figure:
@@ -148,8 +159,8 @@ def pareto(result: PlanResult) -> Figure:
         data.append(_points(best, f"{name.upper()}: plans", {"mode": "markers"}, colour, 15))
         data[-1]["marker"] |= {"symbol": "star", "line": {"width": 1, "color": "#ffffff"}}
     layout = _layout(
-        xaxis={"title": {"text": "tokens/s of a user (1 / TPOT)", "standoff": 10}, "type": "log", "dtick": "D2"},
-        yaxis={"title": {"text": "answered tokens/s of a GPU", "standoff": 10}, "type": "log", "dtick": "D2"},
+        xaxis=_title("tokens/s of a user (1 / TPOT)") | _ticks([p.tokens_per_s_per_user for p in (*result.pareto, *result.plans)]),
+        yaxis=_title("answered tokens/s of a GPU") | _ticks([p.tokens_per_s_per_gpu for p in (*result.pareto, *result.plans)]),
         showlegend=True,
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     )  # fmt: skip

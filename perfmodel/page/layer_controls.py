@@ -29,7 +29,7 @@ class LayerControls:
         state, change = view.state, view.change
         with block("div", "fields"):
             self.model = choice("Model", model_ids(), state.model, lambda v: change(model=v), search=True)
-            self.gpu = choice("GPU", gpu_ids(), state.gpu, lambda v: change(gpu=v), search=True)
+            self.gpu = choice("GPU", gpu_ids(), state.gpu, lambda v: change(gpu=v, **self.fallbacks(v)), search=True)
             with block("div", "links"):
                 button("Paste a config.json", view.page.texts.open_config, icon="content_paste")
                 button("Edit the GPU", lambda: view.page.texts.open_spec(view.state.gpu), icon="tune")
@@ -57,6 +57,20 @@ class LayerControls:
         _offer(self.format, {"": "as the model's weights", **{f: f for f in runs}}, state.format)
         able = [p.id for p in profiles() if not p.ungated_only and (not state.format or p.supports(gpu.architecture, state.format))]
         _offer(self.kernel, {"auto": "auto: the fastest measured", **{k: k for k in sorted(able)}}, state.kernel)
+
+    def fallbacks(self, gpu: str) -> dict[str, str]:
+        """What of the scenario cannot stay on another GPU: a format that it has no units for, a kernel that does not run there."""
+        state = self.view.state
+        try:
+            spec = gpu_of(gpu, self.view.page.state.spec)
+            runs = not state.format or set(get_format(state.format).math) & set(spec.math_types)
+            kernel = next((p for p in profiles() if p.id == state.kernel), None)
+        except PerfModelError:
+            return {}
+        left = {} if runs else {"format": ""}
+        if kernel is not None and not kernel.supports(spec.architecture, state.format if runs else "any"):
+            left["kernel"] = "auto"
+        return left
 
     def show(self, result: dict[str, Any], row: dict[str, Any]) -> None:
         """Offer the token counts of the answer."""

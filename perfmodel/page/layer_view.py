@@ -16,7 +16,6 @@ from perfmodel.page.layer_table import breakdown
 from perfmodel.page.parts import Notice, block, button, save_png, text
 from perfmodel.page.state import LayerState
 from perfmodel.page.work import compute
-from perfmodel.report.gap import conditions
 
 if TYPE_CHECKING:
     from perfmodel.page.view import Page
@@ -31,11 +30,13 @@ class LayerView:
         self.asked = 0
         self.shares = True
         with block("section", "scenario").props(f'aria-label="Scenario {side.upper()}"'):
+            with block("div", "top"):
+                self._draw_top()
             with block("div", "inputs card"):
-                text("h2", f"Scenario {side.upper()}", "only-compared")
                 self.controls = LayerControls(self)
-            with block("div", "answer"):
-                self._draw_answer()
+            self.body = block("div", "body")
+            with self.body:
+                self._draw_body()
         ui.timer(0, self.ask, once=True)
 
     @property
@@ -66,7 +67,7 @@ class LayerView:
             if mine == self.asked:
                 self.result = None
                 self.notice.show(str(error))
-                self.body.set_visibility(False)
+                self._visible(False)
                 self.page.compared()
             return
         if mine == self.asked:
@@ -77,33 +78,41 @@ class LayerView:
         """The explained row, where there is an answer."""
         return None if self.result is None else row_at(self.result, self.state.at)
 
-    def _draw_answer(self) -> None:
+    def _draw_top(self) -> None:
+        """The result in a sentence and its figures, or what is wrong."""
         self.notice = Notice()
-        self.body = block("div", "body")
-        with self.body:
-            with block("div", "result card"):
-                self.headline = text("h2", "Computing …", "headline").props("aria-live=polite")
-                self.conditions = text("p", "", "muted")
-                self.tiles = block("dl", "tiles")
-            with block("div", "card"):
-                with block("div", "cardhead"):
-                    text("h3", "Where the time goes")
-                    self.mode = ui.toggle({"share": "Share", "time": "µs"}, value="share", on_change=self._toggle).props(
-                        'dense no-caps unelevated aria-label="Unit of the plot"'
-                    )
-                    button("PNG", self._png_time, icon="image", hint="Save the plot")
-                    button("CSV", self._csv, icon="table_rows", hint="Save all rows")
-                text("p", "A column for each token count, its time in µs above it. Choose a column to see it explained.", "muted")
-                self.bars = ui.plotly({"data": [], "layout": {}}).classes("plot").on("plotly_click", self._clicked)
-                self.legend = block("ul", "legend")
-            self.detail = block("div", "card")
-            with block("div", "card"):
-                with block("div", "cardhead"):
-                    text("h3", "Roofline")
-                    button("PNG", self._png_roofline, icon="image", hint="Save the plot")
-                text("p", "How close each token count comes to the roof of memory bandwidth and tensor peak.", "muted")
-                self.roof = ui.plotly({"data": [], "layout": {}}).classes("plot").on("plotly_click", self._clicked)
-            self.notes = block("ul", "notes")
+        self.result_card = block("div", "result card")
+        with self.result_card:
+            text("p", f"Scenario {self.side.upper()}", "only-compared")
+            self.headline = text("h2", "Computing …", "headline").props("aria-live=polite")
+            self.conditions = text("p", "", "muted")
+            self.tiles = block("dl", "tiles")
+
+    def _draw_body(self) -> None:
+        """Plots and tables."""
+        with block("div", "card"):
+            with block("div", "cardhead"):
+                text("h3", "Where the time goes")
+                self.mode = ui.toggle({"share": "Share", "time": "µs"}, value="share", on_change=self._toggle).props(
+                    'dense no-caps unelevated aria-label="Unit of the plot"'
+                )
+                button("PNG", self._png_time, icon="image", hint="Save the plot")
+                button("CSV", self._csv, icon="table_rows", hint="Save all rows")
+            text("p", "A column for each token count, its time in µs above it. Choose a column to see it explained.", "muted")
+            self.bars = ui.plotly({"data": [], "layout": {}}).classes("plot").on("plotly_click", self._clicked)
+            self.legend = block("ul", "legend")
+        self.detail = block("div", "card")
+        with block("div", "card"):
+            with block("div", "cardhead"):
+                text("h3", "Roofline")
+                button("PNG", self._png_roofline, icon="image", hint="Save the plot")
+            text("p", "How close each token count comes to the roof of memory bandwidth and tensor peak.", "muted")
+            self.roof = ui.plotly({"data": [], "layout": {}}).classes("plot").on("plotly_click", self._clicked)
+        self.notes = block("ul", "notes")
+
+    def _visible(self, answered: bool) -> None:
+        self.result_card.set_visibility(answered)
+        self.body.set_visibility(answered)
 
     def show(self) -> None:
         """Show the answer that is there."""
@@ -111,9 +120,9 @@ class LayerView:
         if row is None or result is None:
             return
         self.notice.clear()
-        self.body.set_visibility(True)
+        self._visible(True)
         self.headline.text = words.headline(row, result, self.state)
-        self.conditions.text = f"{result['model']} in {result['format']}; {conditions(result)}"
+        self.conditions.text = words.conditions(row, result)
         self._fill_tiles(row, result)
         self.controls.show(result, row)
         self._draw_plots(row, result)

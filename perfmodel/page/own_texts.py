@@ -42,7 +42,7 @@ class OwnTexts:
             with block("div", "editing"):
                 with block("div", "editor"):
                     self.start = choice("Start from", gpu_ids(), "b200", self._restart, search=True)
-                    self.editor = ui.codemirror(self.page.state.spec, language="YAML", theme="basicLight", indent="  ",
+                    self.editor = ui.codemirror(self.page.state.spec, language="YAML", theme="basicLight", indent="  ", line_wrapping=True,
                                                 on_change=lambda event: self._edited(event.value))  # fmt: skip
                     self.editor.props('aria-label="GPU specification, YAML"')
                 self.verdict = block("div", "verdict").props("aria-live=polite")

@@ -33,10 +33,17 @@ class ServiceView:
         self.result: PlanResult | None = None
         self.asked = 0
         with block("section", "scenario").props('aria-label="Service"'):
+            with block("div", "top"):
+                self.notice = Notice()
+                self.result_card = block("div", "result card")
+                with self.result_card:
+                    self.headline = text("h2", "Searching …", "headline").props("aria-live=polite")
+                    self.facts = block("div", "facts")
             with block("div", "inputs card"):
                 self._draw_form()
-            with block("div", "answer"):
-                self._draw_answer()
+            self.body = block("div", "body")
+            with self.body:
+                self._draw_body()
 
     @property
     def state(self) -> ServiceState:
@@ -75,27 +82,26 @@ class ServiceView:
     def _gpus(self) -> dict[str, str]:
         return ({YOURS: "your GPU"} if self.page.state.spec else {}) | {name: name for name in gpu_ids()}
 
-    def _draw_answer(self) -> None:
-        self.notice = Notice()
-        self.body = block("div", "body")
-        with self.body:
-            with block("div", "result card"):
-                self.headline = text("h2", "Searching …", "headline").props("aria-live=polite")
-                self.facts = block("div", "facts")
-            with block("div", "card"):
-                with block("div", "cardhead"):
-                    text("h3", "The best plans")
-                    button("CSV", self._csv, icon="table_rows", hint="Save plans and Pareto fronts")
-                text("p", "Most tokens per GPU first, the best few of each GPU and mode. "
-                          "3P + 1D: three instances run prompts, one decodes.", "muted")  # fmt: skip
-                self.plans = block("div")
-            with block("div", "card"):
-                with block("div", "cardhead"):
-                    text("h3", "Throughput against speed for a user")
-                    button("PNG", self._png, icon="image", hint="Save the plot")
-                text("p", "The best that each GPU can do, limits not applied; stars are the plans above.", "muted")
-                self.front = ui.plotly({"data": [], "layout": {}}).classes("plot tall").props('role=img aria-label="Pareto fronts"')
-            self.notes = block("ul", "notes")
+    def _draw_body(self) -> None:
+        """Plans and fronts."""
+        with block("div", "card"):
+            with block("div", "cardhead"):
+                text("h3", "The best plans")
+                button("CSV", self._csv, icon="table_rows", hint="Save plans and Pareto fronts")
+            text("p", "Most tokens per GPU first, the best few of each GPU and mode. 3P + 1D: three instances run prompts, one decodes.", "muted")
+            self.plans = block("div")
+        with block("div", "card"):
+            with block("div", "cardhead"):
+                text("h3", "Throughput against speed for a user")
+                button("PNG", self._png, icon="image", hint="Save the plot")
+            text("p", "The best that each GPU can do, limits not applied; stars are the plans above.", "muted")
+            self.front = ui.plotly({"data": [], "layout": {}}).classes("plot tall").props('role=img aria-label="Pareto fronts"')
+        self.notes = block("ul", "notes")
+
+    def _visible(self, answered: bool) -> None:
+        self.result_card.set_visibility(answered)
+        self.body.set_visibility(answered)
+        self.body.classes(remove="stale")
 
     def refresh(self) -> None:
         """Offer the user's own texts too."""
@@ -115,7 +121,7 @@ class ServiceView:
             if mine == self.asked:
                 self.result = None
                 self.notice.show(str(error))
-                self.body.set_visibility(False)
+                self._visible(False)
             return
         if mine == self.asked:
             self.result = result
@@ -123,8 +129,7 @@ class ServiceView:
 
     def _show(self, result: PlanResult) -> None:
         self.notice.clear()
-        self.body.set_visibility(True)
-        self.body.classes(remove="stale")
+        self._visible(True)
         self.headline.text = words.plan_headline(result)
         self.facts.clear()
         with self.facts:

@@ -45,7 +45,7 @@ class Page:
         ui.colors(primary="#1c5d99", accent="#e8590c", dark="#171b21", dark_page="#0f1216")
         self.dark = ui.dark_mode(None)
         self._draw_header()
-        with block("main").props("id=main"):
+        with block("div", "content"):
             self.notice = Notice()
             if problem:
                 self.notice.show(problem)

@@ -31,6 +31,17 @@ def headline(row: dict[str, Any], result: dict[str, Any], state: LayerState) -> 
     )
 
 
+def conditions(row: dict[str, Any], result: dict[str, Any]) -> str:
+    """What the row holds for: model, format, kernel, routing, launch, ranks."""
+    status = "" if row["kernel_status"] == "measured" else f" ({row['kernel_status']}, not measured)"
+    ranks = "".join(f", {name} {result[name]}" for name in ("ep", "tp") if result[name] > 1)
+    comm = ("; communication left out" if result["comm"] == "exclude" else "; with communication") if ranks else ""
+    return (
+        f"{result['model']} in {result['format']}{ranks}, kernel {row['kernel']}{status}, {result['routing']} routing, "
+        f"{result['launch']} launch{comm}"
+    )
+
+
 def tiles(row: dict[str, Any], result: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(what, figure, remark) of the figures that stand out."""
     low, high = row["interval_us"]
