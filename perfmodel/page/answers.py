@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from perfmodel.api import gap
+from perfmodel.errors import PerfModelError
 from perfmodel.page.inputs import check_routing, gpu_of, model_of, number, token_counts, whole
 from perfmodel.page.state import LayerState, ServiceState
 from perfmodel.planning.results import PlanResult
 from perfmodel.planning.search import plan
 
-MOST_GPU_KINDS = 6
-"""GPUs of one plan on the page: more are for the command line."""
+MOST_GPU_KINDS, MOST_GPUS, MOST_TOKENS_EACH = 6, 1024, 2**20
+"""Of one plan on the page: more is for the command line."""
 
 
 def layer_gap(state: LayerState, spec: str, config: str) -> dict[str, Any]:
@@ -31,10 +32,20 @@ def row_at(result: dict[str, Any], at: str) -> dict[str, Any]:
 
 def service_plan(state: ServiceState, spec: str, config: str) -> PlanResult:
     """The object of `perfmodel.plan` for a service. Raises PerfModelError."""
-    words = [word for word in state.gpu.split(",") if word][:MOST_GPU_KINDS]
+    words = [word for word in state.gpu.split(",") if word]
     counts = {name: getattr(state, name) for name in ("isl", "osl", "gpus")}
     figures = {name: getattr(state, name) for name in ("ttft_ms", "tpot_ms", "rate")}
     options: dict[str, Any] = {name: whole(word, name) for name, word in counts.items() if word.strip()}
+    _at_most("gpu", len(words), MOST_GPU_KINDS)
+    _at_most("gpus", options.get("gpus", 1), MOST_GPUS)
+    for name in ("isl", "osl"):
+        _at_most(name, options.get(name, 1), MOST_TOKENS_EACH)
     options |= {name: number(word, name) for name, word in figures.items() if word.strip()}
     gpus = [gpu_of(word, spec) for word in words]
     return plan(model_of(state.model, config), gpus, format=(state.format or "auto",), mode=state.mode, **options)
+
+
+def _at_most(field: str, value: int, most: int) -> None:
+    if value > most:
+        mend = f"Give at most {most:,}, or use the command line."
+        raise PerfModelError("is more than this page computes", field=field, value=value, mend=mend)

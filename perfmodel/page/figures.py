@@ -1,4 +1,4 @@
-"""Plotly figures as dictionaries: the time by cause against tokens, the roofline, the Pareto fronts. The style sheet colours text and lines."""
+"""Plotly figures as dictionaries: time by cause, roofline, Pareto fronts. The style sheet colours their text and lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from perfmodel.report.gap import number, percent
 from perfmodel.report.palette import COLOURS
 from perfmodel.report.plan import instances
 from perfmodel.report.plan import number as figure
-from perfmodel.report.plan_plot import LINES
 
 Figure = dict[str, Any]
 CAUSE_COLOURS = COLOURS | {"communication": "#5f4b32"}
@@ -19,6 +18,10 @@ PATTERNS = {
     "sustained clock": "|", "tile padding": "\\", "routing imbalance": "/", "communication": "x",
 }  # fmt: skip
 """Hatches tell apart what a colour-blind eye could mistake."""
+REACHED, CHOSEN = "#3a7fc1", "#e8590c"
+"""What is reached, and the token count that is explained."""
+FRONTS = ("#3a7fc1", "#d1495b", "#2a9d63", "#9d5fb5", "#a8641b", "#35978f")
+"""A colour a GPU, beside a dash a GPU."""
 FONT = {"family": "Inter, Roboto, system-ui, sans-serif", "size": 13, "color": "#1f2933"}
 CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
 
@@ -90,7 +93,7 @@ def time_by_cause(result: dict[str, Any], at: int, *, shares: bool) -> Figure:
 
 
 def _frame(place: int, top: float) -> Figure:
-    return {"type": "rect", "x0": place - 0.44, "x1": place + 0.44, "y0": 0, "y1": top, "line": {"color": "#e8590c", "width": 2}}
+    return {"type": "rect", "x0": place - 0.44, "x1": place + 0.44, "y0": 0, "y1": top, "line": {"color": CHOSEN, "width": 2}}
 
 
 def _tokens(count: int) -> str:
@@ -111,9 +114,9 @@ def roofline(result: dict[str, Any], at: int) -> Figure:
         {"type": "scatter", "mode": "lines", "name": "ridge", "x": [ridge, ridge], "y": [low, peak],
          "line": {"color": "#7b8794", "width": 1, "dash": "dot"}, "hoverinfo": "skip"},
         {"type": "scatter", "mode": "lines+markers+text", "name": "reached", "x": x, "y": [row["tflops"] for row in rows],
-         "line": {"color": CAUSE_COLOURS["weight traffic"], "width": 2},
-         "marker": {"size": [13 if i == here else 8 for i in range(len(rows))],
-                    "color": ["#e8590c" if i == here else CAUSE_COLOURS["weight traffic"] for i in range(len(rows))]},
+         "line": {"color": REACHED, "width": 2},
+         "marker": {"size": [13 if i == here else 8 for i in range(len(rows))], "opacity": 1,
+                    "color": [CHOSEN if i == here else REACHED for i in range(len(rows))]},
          "text": [_tokens(row["tokens"]) for row in rows], "textposition": "bottom right", "textfont": {"size": 11},
          "customdata": [[number(row["tflops"]), number(row["arithmetic_intensity"]), row["tokens"]] for row in rows],
          "hovertemplate": "<b>%{text} tokens</b><br>%{customdata[0]} TFLOPS at %{customdata[1]} FLOP/B<extra></extra>"},
@@ -152,7 +155,7 @@ def pareto(result: PlanResult) -> Figure:
     data: list[Figure] = []
     names = list(dict.fromkeys(p.gpu for p in (*result.pareto, *result.plans)))
     for place, name in enumerate(names):
-        colour, dash = LINES[place % len(LINES)], ("solid", "dash", "dot", "dashdot")[place % 4]
+        colour, dash = FRONTS[place % len(FRONTS)], ("solid", "dash", "dot", "dashdot")[place % 4]
         front = sorted((p for p in result.pareto if p.gpu == name), key=lambda p: p.tokens_per_s_per_user)
         data.append(_points(front, name.upper(), {"mode": "lines+markers", "line": {"color": colour, "width": 2, "dash": dash}}, colour, 6))
         best = [p for p in result.plans if p.gpu == name]

@@ -28,8 +28,8 @@ class LayerControls:
         self.view = view
         state, change = view.state, view.change
         with block("div", "fields"):
-            self.model = choice("Model", model_ids(), state.model, lambda v: change(model=v), search=True)
-            self.gpu = choice("GPU", gpu_ids(), state.gpu, lambda v: change(gpu=v, **self.fallbacks(v)), search=True)
+            self.model = choice("Model", model_ids(), state.model, lambda v: change(model=v))
+            self.gpu = choice("GPU", gpu_ids(), state.gpu, lambda v: change(gpu=v, **self.fallbacks(v)))
             with block("div", "links"):
                 button("Paste a config.json", view.page.texts.open_config, icon="content_paste")
                 button("Edit the GPU", lambda: view.page.texts.open_spec(view.state.gpu), icon="tune")

@@ -41,7 +41,7 @@ class OwnTexts:
             text("p", "Change any figure; the answers follow. Tab indents here: press Escape, then Tab to leave the editor.", "muted")
             with block("div", "editing"):
                 with block("div", "editor"):
-                    self.start = choice("Start from", gpu_ids(), "b200", self._restart, search=True)
+                    self.start = choice("Start from", gpu_ids(), "b200", self._restart)
                     self.editor = ui.codemirror(self.page.state.spec, language="YAML", theme="basicLight", indent="  ", line_wrapping=True,
                                                 on_change=lambda event: self._edited(event.value))  # fmt: skip
                     self.editor.props('aria-label="GPU specification, YAML"')
@@ -58,7 +58,7 @@ class OwnTexts:
                 button("Close", lambda: self.config.set_visibility(False), icon="close")
             text("p", "The config.json of a model on Hugging Face, or one layer spelled out: "
                       "layer:hidden=7168,inter=2048,experts=256,topk=8", "muted")  # fmt: skip
-            self.paste = ui.textarea("config.json", value=self.page.state.config).props("outlined input-class=mono rows=9")
+            self.paste = ui.textarea("config.json", value=self.page.state.config).props("outlined input-class=mono rows=9 debounce=300")
             with block("div", "links"):
                 button("Use it", self._use_config, icon="check")
             self.config_verdict = block("div", "verdict").props("aria-live=polite")

@@ -22,13 +22,11 @@ def block(tag: str, classes: str = "") -> ui.element:
     return ui.element(tag).classes(classes)
 
 
-def choice(
-    label: str, options: Iterable[str] | dict[str, str], value: str, change: Callable[[Any], None], *, hint: str = "", search: bool = False
-) -> ui.select:
+def choice(label: str, options: Iterable[str] | dict[str, str], value: str, change: Callable[[Any], None], *, hint: str = "") -> ui.select:
     """A choice of one; a value that is not offered, from an address say, stands as it is, so that its error can be shown."""
     offered = dict(options) if isinstance(options, dict) else {option: option for option in options}
     offered.setdefault(value, value)
-    box = ui.select(offered, label=label, value=value, with_input=search, on_change=lambda event: change(event.value))
+    box = ui.select(offered, label=label, value=value, on_change=lambda event: change(event.value))
     return _field(box, hint)  # type: ignore[return-value]
 
 

@@ -60,12 +60,15 @@ class ServiceView:
     def _draw_form(self) -> None:
         state, change = self.state, self.change
         with block("div", "fields"):
-            self.model = choice("Model", self._models(), state.model, lambda v: change(model=v), search=True)
+            self.model = choice("Model", self._models(), state.model, lambda v: change(model=v))
             chosen = [word for word in state.gpu.split(",") if word]
             offered = {name: name for name in (*self._gpus(), *chosen)} | self._gpus()
             self.gpu = ui.select(offered, label=f"GPUs, up to {MOST_GPU_KINDS} kinds", value=chosen, multiple=True,
                                  on_change=lambda event: change(gpu=",".join(event.value)))  # fmt: skip
             self.gpu.props(f"outlined dense use-chips max-values={MOST_GPU_KINDS}").classes("whole")
+            with block("div", "links"):
+                button("Paste a config.json", self.page.texts.open_config, icon="content_paste")
+                button("Edit a GPU", lambda: self.page.texts.open_spec(self.state.gpu.partition(",")[0]), icon="tune")
             entry("Prompt (isl)", state.isl, lambda v: change(isl=v), unit="tokens", hint="Mean tokens of a prompt")
             entry("Answer (osl)", state.osl, lambda v: change(osl=v), unit="tokens", hint="Mean tokens of an answer")
             entry("First token (TTFT)", state.ttft_ms, lambda v: change(ttft_ms=v), unit="ms", hint="Most mean time; empty: no limit")
@@ -88,7 +91,11 @@ class ServiceView:
             with block("div", "cardhead"):
                 text("h3", "The best plans")
                 button("CSV", self._csv, icon="table_rows", hint="Save plans and Pareto fronts")
-            text("p", "Most tokens per GPU first, the best few of each GPU and mode. 3P + 1D: three instances run prompts, one decodes.", "muted")
+            text(
+                "p",
+                "Most tokens per GPU first, the best few of each GPU and mode. 3P + 1D: three instances run prompts, one decodes.",
+                "muted",
+            )
             self.plans = block("div")
         with block("div", "card"):
             with block("div", "cardhead"):
@@ -103,11 +110,21 @@ class ServiceView:
         self.body.set_visibility(answered)
         self.body.classes(remove="stale")
 
+    def use(self, **fields: str) -> None:
+        """Plan for the user's own model, or their own GPU beside the chosen ones."""
+        if "gpu" in fields:
+            chosen = [word for word in self.state.gpu.split(",") if word]
+            fields["gpu"] = ",".join(dict.fromkeys([*chosen, fields["gpu"]]))
+        self.page.keep(service=replace(self.state, **fields))
+        ui.timer(0, self.ask, once=True)
+
     def refresh(self) -> None:
-        """Offer the user's own texts too."""
-        for box, offered in ((self.model, self._models()), (self.gpu, self._gpus())):
-            if not set(offered) <= set(box.options):
-                box.set_options(offered | dict(box.options), value=box.value)
+        """Offer the user's own texts too, and show what is asked for."""
+        chosen = [word for word in self.state.gpu.split(",") if word]
+        for box, offered, value in ((self.model, self._models(), self.state.model), (self.gpu, self._gpus(), chosen)):
+            offered = offered | {word: word for word in (value if isinstance(value, list) else [value]) if word not in offered}
+            if box.options != offered or box.value != value:
+                box.set_options(offered, value=value)
 
     async def ask(self) -> None:
         """Compute and show; an answer that a later question has overtaken is dropped."""

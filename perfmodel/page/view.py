@@ -102,12 +102,12 @@ class Page:
             ui.navigate.history.replace(f"?{query}")
 
     def use(self, **fields: str) -> None:
-        """Ask with the user's own texts: scenario B where two are compared, so that A stays what it was, else the only one."""
+        """Ask with the user's own texts: scenario B where two are compared, so that A stays what it was, else what is shown."""
         if self.state.view == "service" and self.service is not None:
-            ui.timer(0, self.service.ask, once=True)
+            self.service.use(**fields)
             return
         view = self.views["b" if "b" in self.views else "a"]
-        view.change(**fields)
+        self.keep(**{view.side: replace(view.state, **fields)})
         for each in self.views.values():
             ui.timer(0, each.ask, once=True)
 
@@ -150,4 +150,4 @@ class Page:
     def _next_theme(self) -> None:
         theme = THEMES[self.dark.value][1]
         self.dark.value = theme
-        self.theme.props(f'icon={THEMES[theme][0]} aria-label="Theme: { {None: "system", True: "dark", False: "light"}[theme]}"')
+        self.theme.props(f'icon={THEMES[theme][0]} aria-label="Theme: { {None: "system", True: "dark", False: "light"}[theme] }"')

@@ -76,8 +76,9 @@ def gap_csv(result: dict[str, Any]) -> str:
     causes = [loss["cause"] for loss in result["rows"][0]["losses"]]
     lines: list[list[Any]] = [[*head, *(f"{cause} us" for cause in causes)]]
     for row in result["rows"]:
-        facts = [result["gpu"], result["model"], result["format"], row["kernel"], row["tokens"], row["latency_us"], *row["interval_us"],
-                 row["tflops"], result["peak_tflops"], row["bound"], row["arithmetic_intensity"], row["floor_us"], row["ideal_us"]]  # fmt: skip
+        facts = [*(result[name] for name in ("gpu", "model", "format")), row["kernel"], row["tokens"], row["latency_us"],
+                 *row["interval_us"], row["tflops"], result["peak_tflops"], row["bound"], row["arithmetic_intensity"],
+                 row["floor_us"], row["ideal_us"]]  # fmt: skip
         lines.append([*facts, *(loss["us"] for loss in row["losses"])])
     return _csv(lines)
 
