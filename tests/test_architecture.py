@@ -28,7 +28,9 @@ RANK = {
     "public": 10,  # the names of perfmodel/__init__.py
     "validation": 10,
     "report": 10,
-    "cli": 11,
+    "page": 11,
+    "server": 12,
+    "cli": 13,
 }
 KERNELS_MAY_IMPORT = {"kernels", "formats", "units", "errors"}
 MAY_PRINT = {"report", "cli"}

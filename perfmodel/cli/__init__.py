@@ -27,6 +27,7 @@ COMMANDS = (
     "measure",
     "runs",
     "bench",
+    "serve",
     "kernels",
 )
 """Modules of this folder, in the order of `--help`; each has `register(app)`. They import what is heavy inside their functions."""

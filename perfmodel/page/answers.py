@@ -6,7 +6,7 @@ from typing import Any
 
 from perfmodel.api import gap
 from perfmodel.errors import PerfModelError
-from perfmodel.page.inputs import check_routing, gpu_of, model_of, number, token_counts, whole
+from perfmodel.page.inputs import check_kernel, check_routing, gpu_of, model_of, number, token_counts, whole
 from perfmodel.page.state import LayerState, ServiceState
 from perfmodel.planning.results import PlanResult
 from perfmodel.planning.search import plan
@@ -19,7 +19,7 @@ def layer_gap(state: LayerState, spec: str, config: str) -> dict[str, Any]:
     """The object of `perfmodel.gap` for a scenario. Raises PerfModelError."""
     return gap(
         model_of(state.model, config), gpu_of(state.gpu, spec), tokens=token_counts(state.tokens), format=state.format or None,
-        kernel=state.kernel, routing=check_routing(state.routing), ep=whole(state.ep, "ep"), tp=whole(state.tp, "tp"),
+        kernel=check_kernel(state.kernel), routing=check_routing(state.routing), ep=whole(state.ep, "ep"), tp=whole(state.tp, "tp"),
         launch=state.launch, comm=state.comm,
     )  # fmt: skip
 

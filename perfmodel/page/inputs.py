@@ -2,55 +2,50 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.files import MAX_YAML, load_yaml
 from perfmodel.hardware import GpuSpec, load_gpu
-from perfmodel.hardware.catalog import gpu_ids
+from perfmodel.hardware.catalog import bundled_gpu, gpu_from
 from perfmodel.page.state import YOURS
-from perfmodel.validated import validate
-from perfmodel.workload import load_model, model_ids
-from perfmodel.workload.huggingface import import_text
+from perfmodel.profiles.profile import profile_ids
+from perfmodel.workload import named_model
+from perfmodel.workload.huggingface import import_object
+from perfmodel.workload.huggingface.source import parse_json
 from perfmodel.workload.model import ModelSpec
 
-SPEC_NAME = "my-gpu.yaml"
-"""What a pasted specification is called in messages, and when it is saved."""
+SPEC_NAME, CONFIG_NAME = "my-gpu.yaml", "config.json"
+"""What pasted texts are called in messages, and when they are saved."""
 
 
 def gpu_of(word: str, spec: str) -> GpuSpec:
     """The bundled GPU with this id, or the one that the YAML text `spec` describes. Raises PerfModelError."""
-    if word == YOURS:
-        return read_spec(spec)
-    if word not in gpu_ids():
-        raise PerfModelError("no such GPU", field="GPU", value=word, mend=did_you_mean(word, gpu_ids()))
-    return load_gpu(word)
+    return read_spec(spec) if word == YOURS else load_gpu(bundled_gpu(word))
 
 
 def read_spec(text: str) -> GpuSpec:
     """The GPU that a YAML text describes. Raises PerfModelError with line, field and mend."""
     if not text.strip():
         raise PerfModelError("is empty", file=SPEC_NAME, mend="Start from a bundled GPU.")
-    return validate(GpuSpec, load_yaml(SPEC_NAME, text), file=SPEC_NAME, text=text)
+    return gpu_from(load_yaml(SPEC_NAME, text), file=SPEC_NAME, text=text)
 
 
 def model_of(word: str, config: str) -> ModelSpec:
     """The bundled model with this id, a `layer:...`, or the one that the text `config` describes. Raises PerfModelError."""
-    if word == YOURS:
-        return read_config(config)
-    if not word.startswith("layer:") and word not in model_ids():
-        raise PerfModelError("no such model", field="MODEL", value=word, mend=did_you_mean(word, model_ids()))
-    return load_model(word)
+    return read_config(config) if word == YOURS else named_model(word)
 
 
 def read_config(text: str) -> ModelSpec:
     """The model that a pasted config.json, or `layer:hidden=...`, describes. Raises PerfModelError with line or field."""
     text = text.strip()
     if text.startswith("layer:"):
-        return load_model(text)
+        return named_model(text)
     if not text:
-        raise PerfModelError("is empty", file="config.json", mend="Paste a config.json.")
+        raise PerfModelError("is empty", file=CONFIG_NAME, mend="Paste a config.json.")
     if len(text) > MAX_YAML:
-        raise PerfModelError(f"is larger than {MAX_YAML >> 10} KiB", file="config.json", mend="Paste the model's config.json alone.")
-    return import_text(text)
+        raise PerfModelError(f"is larger than {MAX_YAML >> 10} KiB", file=CONFIG_NAME, mend="Paste the model's config.json alone.")
+    return import_object(parse_json(text, Path(CONFIG_NAME)), id=CONFIG_NAME)
 
 
 def whole(word: str, field: str) -> int:
@@ -88,3 +83,10 @@ def check_routing(word: str) -> str | None:
         mend = "Run `perfmodel gap --routing counts:FILE` where the file is."
         raise PerfModelError("reads no files here", field="routing", value=word, mend=mend)
     return word.strip() or None
+
+
+def check_kernel(word: str) -> str:
+    """The id of a bundled kernel profile, or auto; no path. Raises PerfModelError with a did-you-mean."""
+    if word != "auto" and word not in profile_ids():
+        raise PerfModelError("no such kernel profile", field="kernel", value=word, mend=did_you_mean(word, ["auto", *profile_ids()]))
+    return word

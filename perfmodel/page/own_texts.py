@@ -9,7 +9,7 @@ from nicegui import ui
 from perfmodel.errors import PerfModelError
 from perfmodel.files import MAX_YAML, read_text
 from perfmodel.hardware import GpuSpec, load_gpu
-from perfmodel.hardware.catalog import find_gpu, gpu_ids
+from perfmodel.hardware.catalog import bundled_gpu, gpu_ids
 from perfmodel.hardware.editing import differences
 from perfmodel.page.inputs import SPEC_NAME, read_config, read_spec
 from perfmodel.page.parts import block, button, choice, text
@@ -78,7 +78,7 @@ class OwnTexts:
         if gpu not in gpu_ids():
             return
         self.start.value = gpu
-        lines = read_text(find_gpu(gpu)).splitlines(keepends=True)
+        lines = read_text(bundled_gpu(gpu)).splitlines(keepends=True)
         self.editor.value = "".join(line for line in lines if not line.startswith("# yaml-language-server"))
 
     async def _edited(self, value: str) -> None:

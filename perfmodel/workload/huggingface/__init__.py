@@ -12,7 +12,7 @@ from perfmodel.workload.huggingface.feedforward import dense_mlps, moe_layer
 from perfmodel.workload.huggingface.fields import Fields, printable
 from perfmodel.workload.huggingface.layers import layer_plan
 from perfmodel.workload.huggingface.quantisation import weight_format
-from perfmodel.workload.huggingface.source import config_file, model_name, parse_json, read_json, side_file, text_table
+from perfmodel.workload.huggingface.source import config_file, model_name, read_json, side_file, text_table
 from perfmodel.workload.model import ModelSpec
 
 
@@ -22,27 +22,23 @@ def import_config(path: str | Path) -> ModelSpec:
     Raises PerfModelError that names the file and the field.
     """
     file = config_file(Path(path))
-    return _import(Fields(read_json(file), file), file, model_name(file), beside=True)
+    return _model(Fields(read_json(file), file), model_name(file), str(file), beside=True)
 
 
-def import_text(text: str, *, name: str = "config.json") -> ModelSpec:
-    """The model that the text of a config.json describes; no file is read. `name` is its id and stands in messages.
-
-    Raises PerfModelError that names the line or the field.
-    """
-    file = Path(name)
-    return _import(Fields(parse_json(text, file), file), file, name, beside=False)
+def import_object(config: dict[str, Any], *, id: str = "config.json") -> ModelSpec:
+    """The model that the object in a config.json describes; no file is looked at. Raises PerfModelError that names the field."""
+    return _model(Fields(config, Path("config.json")), id, "the request", beside=False)
 
 
-def _import(root: Fields, file: Path, name: str, *, beside: bool) -> ModelSpec:
-    """The model in `root`; `beside`: a hf_quant_config.json beside `file` counts too."""
-    config = text_table(root)
+def _model(root: Fields, id: str, source: str, *, beside: bool) -> ModelSpec:
+    """`beside`: whether a hf_quant_config.json next to the file is read with it."""
+    config, file = text_table(root), root.file
     plan = layer_plan(config)
     hidden = config.need("hidden_size", "n_embd", "d_model")
     moe_layers = sum(layer.moe for layer in plan)
     data: dict[str, Any] = {
-        "id": printable(name),
-        "source": printable(str(file)),
+        "id": printable(id),
+        "source": printable(source),
         "hidden": hidden,
         "layers": len(plan),
         "vocab": config.need("vocab_size", "padded_vocab_size"),
@@ -69,7 +65,7 @@ def _tied(root: Fields, config: Fields) -> bool:
 
 
 def _format(root: Fields, config: Fields, side: Fields | None, has_experts: bool) -> str | None:
-    """The format of the weights, of which `side` may say more; quantisation and dtype may stand in the language model's table or in the root."""
+    """The format of the weights; quantisation and dtype may stand in the language model's table or in the root."""
     quantization = root.table("quantization_config") or config.table("quantization_config")
     dtypes = config if config.has("dtype") or config.has("torch_dtype") else root
     return weight_format(dtypes, quantization, side, has_experts)
