@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from perfmodel.api import gap
 from perfmodel.errors import PerfModelError
+from perfmodel.formats import format_ids, get_format
 from perfmodel.page.inputs import check_kernel, check_routing, gpu_of, model_of, number, token_counts, whole
 from perfmodel.page.state import LayerState, ServiceState
 from perfmodel.planning.results import PlanResult
 from perfmodel.planning.search import plan
+from perfmodel.profiles import profiles
 
 MOST_GPU_KINDS, MOST_GPUS, MOST_TOKENS_EACH = 6, 1024, 2**20
 """Of one plan on the page: more is for the command line."""
+
+
+class Offers(NamedTuple):
+    """What runs on a GPU: formats, and kernels in the chosen format (in any, where none is chosen)."""
+
+    formats: tuple[str, ...]
+    kernels: tuple[str, ...]
+
+
+def offers_of(state: LayerState, spec: str) -> Offers | None:
+    """What the scenario's GPU runs; None where that GPU is none."""
+    try:
+        gpu = gpu_of(state.gpu, spec)
+    except PerfModelError:
+        return None
+    formats = tuple(name for name in format_ids() if set(get_format(name).math) & set(gpu.math_types))
+    wanted = state.format if state.format in formats else ""
+    here = [p for p in profiles() if not p.ungated_only and any(gpu.architecture in fit.architectures for fit in p.fits)]
+    return Offers(formats, tuple(p.id for p in here if not wanted or p.supports(gpu.architecture, wanted)))
+
+
+def fitted(state: LayerState, offers: Offers) -> LayerState:
+    """The scenario on another GPU: what does not run there gives way to the default."""
+    left = {"format": state.format if state.format in offers.formats else ""}
+    return replace(state, **left, kernel=state.kernel if state.kernel in offers.kernels else "auto")
 
 
 def layer_gap(state: LayerState, spec: str, config: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from perfmodel.errors import PerfModelError, did_you_mean
@@ -21,9 +22,20 @@ SPEC_NAME, CONFIG_NAME = "my-gpu.yaml", "config.json"
 
 def gpu_of(word: str, spec: str) -> GpuSpec:
     """The bundled GPU with this id, or the one that the YAML text `spec` describes. Raises PerfModelError."""
-    return read_spec(spec) if word == YOURS else load_gpu(bundled_gpu(word))
+    return read_spec(spec) if word == YOURS else _bundled_gpu(word)
 
 
+@lru_cache(maxsize=64)
+def _bundled_gpu(word: str) -> GpuSpec:
+    return load_gpu(bundled_gpu(word))
+
+
+@lru_cache(maxsize=64)
+def _named_model(word: str) -> ModelSpec:
+    return named_model(word)
+
+
+@lru_cache(maxsize=16)
 def read_spec(text: str) -> GpuSpec:
     """The GPU that a YAML text describes. Raises PerfModelError with line, field and mend."""
     if not text.strip():
@@ -33,9 +45,10 @@ def read_spec(text: str) -> GpuSpec:
 
 def model_of(word: str, config: str) -> ModelSpec:
     """The bundled model with this id, a `layer:...`, or the one that the text `config` describes. Raises PerfModelError."""
-    return read_config(config) if word == YOURS else named_model(word)
+    return read_config(config) if word == YOURS else _named_model(word)
 
 
+@lru_cache(maxsize=16)
 def read_config(text: str) -> ModelSpec:
     """The model that a pasted config.json, or `layer:hidden=...`, describes. Raises PerfModelError with line or field."""
     text = text.strip()

@@ -9,7 +9,7 @@ from nicegui import ui
 
 from perfmodel.errors import PerfModelError
 from perfmodel.page import words
-from perfmodel.page.answers import layer_gap, row_at
+from perfmodel.page.answers import fitted, layer_gap, offers_of, row_at
 from perfmodel.page.figures import roofline, time_by_cause
 from perfmodel.page.layer_controls import LayerControls
 from perfmodel.page.layer_table import breakdown
@@ -28,6 +28,8 @@ class LayerView:
         self.page, self.side = page, side
         self.result: dict[str, Any] | None = None
         self.asked = 0
+        self.moved = False
+        """Whether the GPU was changed since the last answer: then formats and kernels that do not run on it give way."""
         self.shares = True
         with block("section", "scenario").props(f'aria-label="Scenario {side.upper()}"'):
             with block("div", "top"):
@@ -50,6 +52,7 @@ class LayerView:
         changed = replace(self.state, **fields)
         if changed == self.state:
             return
+        self.moved = self.moved or "gpu" in fields
         self.page.keep(**{self.side: changed})
         if set(fields) == {"at"} and self.result is not None:
             self.show()
@@ -59,20 +62,31 @@ class LayerView:
     async def ask(self) -> None:
         """Compute and show; an answer that a later question has overtaken is dropped."""
         self.asked += 1
-        mine, state, spec, config = self.asked, self.state, self.page.state.spec, self.page.state.config
-        self.controls.refresh()
+        mine, spec, config = self.asked, self.page.state.spec, self.page.state.config
         try:
+            state = self.state
+            offers = await compute(lambda: offers_of(state, spec))
+            if mine != self.asked:
+                return
+            if self.moved and offers is not None:
+                state = fitted(state, offers)
+                self.page.keep(**{self.side: state})
+            self.moved = False
+            self.controls.refresh(offers)
             result = await compute(lambda: layer_gap(state, spec, config))
         except PerfModelError as error:
             if mine == self.asked:
-                self.result = None
-                self.notice.show(str(error))
-                self._visible(False)
-                self.page.compared()
+                self._refuse(error)
             return
         if mine == self.asked:
             self.result = result
             self.show()
+
+    def _refuse(self, error: PerfModelError) -> None:
+        self.result = None
+        self.notice.show(str(error))
+        self._visible(False)
+        self.page.compared()
 
     def row(self) -> dict[str, Any] | None:
         """The explained row, where there is an answer."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
 from perfmodel.errors import PerfModelError
 from perfmodel.files import MAX_YAML, read_text
-from perfmodel.hardware import GpuSpec, load_gpu
+from perfmodel.hardware import GpuSpec
 from perfmodel.hardware.catalog import bundled_gpu, gpu_ids
 from perfmodel.hardware.editing import differences
-from perfmodel.page.inputs import SPEC_NAME, read_config, read_spec
+from perfmodel.page.inputs import SPEC_NAME, gpu_of, read_config, read_spec
 from perfmodel.page.parts import block, button, choice, text
 from perfmodel.page.state import YOURS
 from perfmodel.page.work import compute
@@ -28,11 +28,19 @@ class OwnTexts:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self._draw_spec()
-        self._draw_config()
+        self.editor: ui.codemirror | None = None
+        self.spec = block("section", "card own").props('aria-label="Your own GPU"')
+        self.config = block("section", "card own").props('aria-label="Your own model"')
+        self.config.set_visibility(False)
+        with self.config:
+            self._draw_config()
+        self.spec.set_visibility(bool(page.state.spec))
+        if page.state.spec:
+            self._draw_spec()
+            ui.timer(0, self._judge, once=True)
 
     def _draw_spec(self) -> None:
-        self.spec = block("section", "card own").props('aria-label="Your own GPU"')
+        """The editor, which is large to load: only for those who ask for it."""
         with self.spec:
             with block("div", "cardhead"):
                 text("h3", "Your own GPU")
@@ -46,36 +54,36 @@ class OwnTexts:
                                                 on_change=lambda event: self._edited(event.value))  # fmt: skip
                     self.editor.props('aria-label="GPU specification, YAML"')
                 self.verdict = block("div", "verdict").props("aria-live=polite")
-        self.spec.set_visibility(bool(self.page.state.spec))
-        if self.page.state.spec:
-            ui.timer(0, self._judge, once=True)
 
     def _draw_config(self) -> None:
-        self.config = block("section", "card own").props('aria-label="Your own model"')
-        with self.config:
-            with block("div", "cardhead"):
-                text("h3", "Your own model")
-                button("Close", lambda: self.config.set_visibility(False), icon="close")
-            text("p", "The config.json of a model on Hugging Face, or one layer spelled out: "
-                      "layer:hidden=7168,inter=2048,experts=256,topk=8", "muted")  # fmt: skip
-            self.paste = ui.textarea("config.json", value=self.page.state.config).props("outlined input-class=mono rows=9 debounce=300")
-            with block("div", "links"):
-                button("Use it", self._use_config, icon="check")
-            self.config_verdict = block("div", "verdict").props("aria-live=polite")
-        self.config.set_visibility(False)
+        with block("div", "cardhead"):
+            text("h3", "Your own model")
+            button("Close", lambda: self.config.set_visibility(False), icon="close")
+        text(
+            "p",
+            "The config.json of a model on Hugging Face, or one layer spelled out: layer:hidden=7168,inter=2048,experts=256,topk=8",
+            "muted",
+        )
+        self.paste = ui.textarea("config.json", value=self.page.state.config).props("outlined input-class=mono rows=9 debounce=300")
+        with block("div", "links"):
+            button("Use it", self._use_config, icon="check")
+        self.config_verdict = block("div").props("aria-live=polite")
 
     def open_config(self) -> None:
         """Show the card of the model."""
         self.config.set_visibility(True)
+        self.paste.run_method("focus")
 
     def open_spec(self, gpu: str) -> None:
         """Show the editor, with the text of a bundled GPU unless the user has a text already."""
+        if self.editor is None:
+            self._draw_spec()
         self.spec.set_visibility(True)
         if not self.page.state.spec:
             self._restart(gpu if gpu in gpu_ids() else "b200")
 
     def _restart(self, gpu: str) -> None:
-        if gpu not in gpu_ids():
+        if gpu not in gpu_ids() or self.editor is None:
             return
         self.start.value = gpu
         lines = read_text(bundled_gpu(gpu)).splitlines(keepends=True)
@@ -95,26 +103,30 @@ class OwnTexts:
         """Say below or beside the editor what is wrong, with its line, or what differs from the GPU it started from."""
         value = self.page.state.spec
         try:
-            gpu = await compute(lambda: read_spec(value))
+            gpu, changed = await compute(lambda: (read_spec(value), _changed(read_spec(value))))
         except PerfModelError as error:
             if value == self.page.state.spec:
                 self._show_error(error)
             return False
         if value == self.page.state.spec:
-            self.editor.decorations = []
+            self._mark([])
             self.verdict.clear()
             with self.verdict:
-                _changes(gpu)
+                _changes(gpu, changed)
         return True
 
     def _show_error(self, error: PerfModelError) -> None:
         lines = self.page.state.spec.count("\n") + 1
         marked = error.line is not None and 1 <= error.line <= lines
-        self.editor.decorations = [{"kind": "line", "line": error.line, "class": "wrongline"}] if marked else []
+        self._mark([{"kind": "line", "line": error.line, "class": "wrongline"}] if marked else [])
         self.verdict.clear()
         with self.verdict, block("div", "notice").props("role=alert"):
             text("p", f"Line {error.line}" if error.line else "Not valid", "where")
             text("p", str(error))
+
+    def _mark(self, lines: list[dict[str, Any]]) -> None:
+        if self.editor is not None and self.editor.decorations != lines:
+            self.editor.decorations = lines
 
     def _save(self) -> None:
         ui.download.content(self.page.state.spec, SPEC_NAME, "application/yaml")
@@ -137,15 +149,17 @@ class OwnTexts:
         self.page.use(model=YOURS)
 
 
-def _changes(gpu: GpuSpec) -> None:
-    """What differs from the bundled GPU with the same id."""
+def _changed(gpu: GpuSpec) -> list[tuple[str, str, str]] | None:
+    """(field, there, here) of what differs from the bundled GPU with the same id; None where there is none."""
     if gpu.id not in gpu_ids():
-        text("p", f"Valid: {gpu.name}.", "good")
-        return
-    pairs = [(d.field, _brief(d.first), _brief(d.second)) for d in differences(load_gpu(gpu.id), gpu)]
-    changed = [(field, first, second) for field, first, second in pairs if first != second]
+        return None
+    pairs = [(d.field, _brief(d.first), _brief(d.second)) for d in differences(gpu_of(gpu.id, ""), gpu)]
+    return [(field, first, second) for field, first, second in pairs if first != second]
+
+
+def _changes(gpu: GpuSpec, changed: list[tuple[str, str, str]] | None) -> None:
     if not changed:
-        text("p", f"Valid, and the same as the bundled {gpu.id}.", "good")
+        text("p", f"Valid: {gpu.name}." if changed is None else f"Valid, and the same as the bundled {gpu.id}.", "good")
         return
     text("p", f"Valid. Against the bundled {gpu.id}:", "good")
     with block("ul", "changes"):
