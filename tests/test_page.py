@@ -120,6 +120,15 @@ def test_other_paths_are_not_the_pages(address, path):
     assert error.value.code == 404
 
 
+def test_a_flood_of_visitors_is_turned_away(address, monkeypatch):
+    from urllib.error import HTTPError
+
+    monkeypatch.setattr("perfmodel.page.view.MOST_OPEN", -1)
+    with pytest.raises(HTTPError) as error:
+        urlopen(address + "/")
+    assert (error.value.code, error.value.headers["retry-after"]) == (503, "60")
+
+
 @needs_browser
 def test_the_page_says_what_the_api_says(address, visit):
     question = {"model": "gpt-oss-20b", "gpu": "h200", "format": "bf16", "tokens": [64, 4096], "ep": 2}

@@ -186,5 +186,14 @@ def for_file(drawn: Figure, title: str) -> Figure:
     margin = {"l": 70, "r": 30, "t": 90, "b": 140}
     heading = {"text": title, "x": 0.02, "xanchor": "left", "font": {"size": 18}}
     legend = {"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0, "traceorder": "normal"}
-    layout = drawn["layout"] | {"title": heading, "margin": margin, "showlegend": True, "legend": legend, "width": 1100, "height": 700}
+    font = FONT | {"family": "Arial, Helvetica, sans-serif"}  # a picture has no web fonts: widths are those of what it is drawn with
+    layout = drawn["layout"] | {
+        "font": font,
+        "title": heading,
+        "margin": margin,
+        "showlegend": True,
+        "legend": legend,
+        "width": 1100,
+        "height": 700,
+    }
     return {"data": drawn["data"], "layout": layout}

@@ -37,6 +37,7 @@ class LayerView:
             with block("div", "inputs card"):
                 self.controls = LayerControls(self)
             self.body = block("div", "body")
+            self.body.set_visibility(False)
             with self.body:
                 self._draw_body()
         ui.timer(0, self.ask, once=True)
@@ -183,7 +184,11 @@ class LayerView:
     def _png_time(self) -> None:
         row = self.row()
         if row is not None and self.result is not None:
-            save_png(time_by_cause(self.result, row["tokens"], shares=self.shares), self._title("where the time goes"), self._name("time"))
+            save_png(
+                time_by_cause(self.result, row["tokens"], shares=self.shares),
+                self._title("where the time goes, µs above each column"),
+                self._name("time"),
+            )
 
     def _png_roofline(self) -> None:
         row = self.row()

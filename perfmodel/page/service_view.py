@@ -42,6 +42,7 @@ class ServiceView:
             with block("div", "inputs card"):
                 self._draw_form()
             self.body = block("div", "body")
+            self.body.set_visibility(False)
             with self.body:
                 self._draw_body()
 

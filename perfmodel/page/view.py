@@ -8,7 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from fastapi import Request
-from nicegui import ui
+from fastapi.responses import PlainTextResponse, Response
+from nicegui import Client, ui
 
 from perfmodel.errors import PerfModelError
 from perfmodel.page import words
@@ -18,6 +19,8 @@ from perfmodel.page.parts import Notice, block, button, text
 from perfmodel.page.service_view import ServiceView
 from perfmodel.page.state import MOST_ADDRESS, PageState, from_query, to_query
 
+MOST_OPEN, UNCLAIMED_S = 500, 10.0
+"""Pages at a time, about half a MB each; seconds after which one that no browser has claimed makes room where they are short."""
 THEMES: dict[bool | None, tuple[str, bool | None]] = {
     None: ("brightness_auto", True),
     True: ("dark_mode", False),
@@ -27,9 +30,14 @@ THEMES: dict[bool | None, tuple[str, bool | None]] = {
 
 
 @ui.page("/", title="perfmodel: where the FLOPS go", dark=None)
-def index(request: Request) -> None:
-    """The page, as its address asks for it."""
+def index(request: Request) -> Response | None:
+    """The page, as its address asks for it; 503 where so many are open that memory would run short."""
+    if len(Client.instances) > MOST_OPEN:
+        Client.prune_instances(client_age_threshold=UNCLAIMED_S)
+    if len(Client.instances) > MOST_OPEN:
+        return PlainTextResponse("Too many pages are open. Try again in a minute.\n", 503, {"retry-after": "60"})
     Page(request.query_params)
+    return None
 
 
 class Page:
