@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -17,6 +17,7 @@ MOST_ROWS = 1000
 """Token counts of one gap: each is explained in full."""
 DEFAULT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 MOST = 2**31 - 1
+Tokens = Annotated[int, Field(ge=1, le=MOST)]
 
 
 class GapRequest(Strict):
@@ -26,7 +27,7 @@ class GapRequest(Strict):
     """Bundled id, `layer:hidden=..,inter=..,experts=..,topk=..`, path to a config.json, or a loaded model."""
     gpu: str | GpuSpec
     """Id of the catalogue, path to a YAML file, or a loaded GPU."""
-    tokens: tuple[int, ...] = Field(default=DEFAULT_TOKENS, min_length=1, max_length=MOST_ROWS)
+    tokens: tuple[Tokens, ...] = Field(default=DEFAULT_TOKENS, min_length=1, max_length=MOST_ROWS)
     """Tokens that enter the layer over the whole expert-parallel group, a row each."""
     format: str | None = None
     """Format of weights and activations; default: the fastest that the GPU runs and the model's weights allow."""
@@ -108,4 +109,4 @@ def token_counts(tokens: Any) -> tuple[int, ...]:
 
 
 def _counts_something(value: object) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | np.integer) and 1 <= value <= MOST
+    return not isinstance(value, bool) and isinstance(value, int | np.integer) and 1 <= int(value) <= MOST

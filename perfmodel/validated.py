@@ -36,22 +36,41 @@ def validate(kind: type[M], data: dict[str, Any], *, file: str | Path | None = N
 
 def explain(error: ValidationError, kind: type[BaseModel], *, file: str | Path | None = None, text: str | None = None) -> PerfModelError:
     """The first of pydantic's complaints as a PerfModelError; further ones are counted and named in the mend."""
-    # A misspelt field comes before the one that it leaves missing.
-    details = sorted(error.errors(include_url=False), key=lambda d: d["type"] == "missing")
-    first, rest = details[0], details[1:]
-    context = first.get("ctx", {})  # validators of ours may name field, value and mend in a PydanticCustomError
-    location = tuple(context["field"].split(".")) if "field" in context else tuple(part for part in first["loc"] if not _is_tag(part))
+    first, *rest = _details(error)
+    found = _explained(first, kind, file, text)
+    others = list(dict.fromkeys(".".join(str(p) for p in d["loc"] if not _is_tag(p)) for d in rest))
+    others = [o for o in others if o != (found.field or "")][:4]
+    if others:
+        return PerfModelError(
+            found.problem, file=file, line=found.line, field=found.field, value=found.value,
+            mend=f"{found.mend} Also wrong: {', '.join(others)}.",
+        )  # fmt: skip
+    return found
+
+
+def explain_all(
+    error: ValidationError, kind: type[BaseModel], *, file: str | Path | None = None, text: str | None = None, most: int = 20
+) -> list[PerfModelError]:
+    """pydantic's complaints, up to `most`, as a PerfModelError each."""
+    return [_explained(detail, kind, file, text) for detail in _details(error)[:most]]
+
+
+def _details(error: ValidationError) -> list[Any]:
+    """What pydantic complains of. A misspelt field comes before the one that it leaves missing."""
+    return sorted(error.errors(include_url=False), key=lambda d: d["type"] == "missing")
+
+
+def _explained(detail: Any, kind: type[BaseModel], file: str | Path | None, text: str | None) -> PerfModelError:
+    context = detail.get("ctx", {})  # validators of ours may name field, value and mend in a PydanticCustomError
+    location = tuple(context["field"].split(".")) if "field" in context else tuple(part for part in detail["loc"] if not _is_tag(part))
     field = ".".join(str(part) for part in location)
-    mend = context.get("mend") or _mend(first, kind, location)
-    if rest:
-        others = list(dict.fromkeys(".".join(str(p) for p in d["loc"] if not _is_tag(p)) for d in rest))
-        others = [o for o in others if o != field][:4]
-        mend += f" Also wrong: {', '.join(others)}." if others else ""
-    message = first["msg"].removeprefix("Value error, ")
+    message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if message[:1].isupper() and not message[:2].isupper() else message
-    shown = context.get("value", first["input"])
-    value = shown if first["type"] != "missing" and not isinstance(shown, dict | BaseModel) else None
-    return PerfModelError(message, file=file, line=line_of(text, location) if text else None, field=field or None, value=value, mend=mend)
+    shown = context.get("value", detail["input"])
+    value = shown if detail["type"] != "missing" and not isinstance(shown, dict | BaseModel) else None
+    line = line_of(text, location) if text else None
+    mend = context.get("mend") or _mend(detail, kind, location)
+    return PerfModelError(message, file=file, line=line, field=field or None, value=value, mend=mend)
 
 
 def _is_tag(part: object) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -32,30 +34,27 @@ def serve(
     from perfmodel.errors import MissingRequirementError
 
     try:
-        import uvicorn
-
-        from perfmodel.server.app import create_app
+        from perfmodel.server.run import run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("perfmodel"):
             raise
         mend = "Install it: pip install 'perfmodel[server]'"
         raise MissingRequirementError(f"serve needs the extra `server` ({error.name} is missing)", mend=mend) from error
-    import signal
+    listening = _listen(host, port)
+    place = f"[{host}]" if ":" in host else host
+    note(f"perfmodel serves http://{place}:{listening.getsockname()[1]} until Ctrl-C")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: sys.exit(0))  # what uvicorn passes a signal on to when it has stopped
+    run(listening, limit_s=limit_s, log=note, stream="ext://sys.stderr")
 
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # what uvicorn passes the signal on to when it has stopped
-    uvicorn.run(
-        create_app(log=note, limit_s=limit_s), host=host, port=port, log_config=_log_config(), timeout_graceful_shutdown=1,
-        server_header=False,
-    )  # fmt: skip
 
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket at this address. Raises PerfModelError where it is taken, or is none of this machine's."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
+    except (OSError, UnicodeError) as error:
+        from perfmodel.errors import PerfModelError
 
-def _log_config() -> dict[str, Any]:
-    """uvicorn's, with every line on stderr."""
-    from copy import deepcopy
-
-    from uvicorn.config import LOGGING_CONFIG
-
-    config = deepcopy(LOGGING_CONFIG)
-    for handler in config["handlers"].values():
-        handler["stream"] = "ext://sys.stderr"
-    return config
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        mend = "Choose another --port (0 takes a free one), or another --host."
+        raise PerfModelError(f"cannot listen there: {reason}", field="port", value=f"{host}:{port}", mend=mend) from error

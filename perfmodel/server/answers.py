@@ -18,7 +18,7 @@ from perfmodel.report.models import model_data
 from perfmodel.server.inputs import INLINE_GPU, INLINE_MODEL, Body, changes_of, checked, gpu_of, model_of, need, read_object
 from perfmodel.server.limits import check_plan, check_simulation
 from perfmodel.server.problem import Answer, Problem, problem_of, to_json
-from perfmodel.server.specs import validate_spec
+from perfmodel.server.specs import validate_spec, validate_yaml
 from perfmodel.serving.predict import StepRequest, as_json, predict_step
 from perfmodel.simulation.run import simulate as run_simulation
 from perfmodel.validated import validate
@@ -155,6 +155,7 @@ ENDPOINTS: dict[str, Callable[[bytes], Any]] = {
     "plan": plan,
     "simulate": simulate,
     "validate": validate_spec,
+    "validate_yaml": validate_yaml,
     "gpus": gpus,
     "gpu": gpu,
     "models": models,

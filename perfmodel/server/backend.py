@@ -11,13 +11,17 @@ from starlette.requests import ClientDisconnect
 
 from perfmodel.server.lane import Lane
 from perfmodel.server.limits import MOST_BODY, SMALL_BODY
-from perfmodel.server.problem import Refusal
+from perfmodel.server.problem import RefusedError
 
 DRAINED = 64 * 2**20
 """Bytes of a body that are read only to be thrown away: a client that is still sending does not see an answer."""
 BODY_S = 20.0
 WAIT_S = 60.0
 """For a worker to be free."""
+LAST_S = 0.3
+"""For small questions to be answered before the server stops."""
+MOST_KEPT = 256
+"""Answers to GET requests."""
 
 
 class Backend:
@@ -34,39 +38,48 @@ class Backend:
         """Start the process of the quick lane."""
         self._quick.submit("gpus", b"")
 
+    async def stop(self) -> None:
+        """End what takes long at once, the rest when it has had a moment to be done: requests are answered, if only with 503."""
+        await asyncio.to_thread(self._slow.close)
+        await asyncio.sleep(LAST_S)
+        await asyncio.to_thread(self._quick.close)
+
     def close(self) -> None:
         """End all processes."""
         self._quick.close()
         self._slow.close()
 
-    async def answer(self, name: str, request: Request, *, slow: bool = False) -> Response:
-        """The answer to a POST request. Raises Refusal."""
-        body = await read_body(request)
-        return await self._ask(self._slow if slow or len(body) > SMALL_BODY else self._quick, name, body)
+    async def answer(self, name: str, request: Request, *, slow: bool = False, small: int = SMALL_BODY) -> Response:
+        """The answer to a POST request. Raises RefusedError.
 
-    async def lookup(self, name: str, id: str = "", *, missing: int = 404) -> Response:
+        A body of up to `small` bytes is answered together with others, unless the question is a `slow` one.
+        """
+        body = await read_body(request)
+        return await self._ask(self._slow if slow or len(body) > small else self._quick, name, body)
+
+    async def lookup(self, name: str, id: str = "") -> Response:
         """What a GET request asks for: it never changes, so it is kept."""
         key = f"{name} {id}"
         if key in self._kept:
             return Response(self._kept[key], media_type="application/json")
         response = await self._ask(self._quick, name, id.encode(errors="replace"))
-        if response.status_code == 200:
+        if response.status_code == 200 and len(self._kept) < MOST_KEPT:
             self._kept[key] = bytes(response.body)
         elif response.status_code == 422:
-            response.status_code = missing
+            response.status_code = 404
         return response
 
     async def _ask(self, lane: Lane, name: str, body: bytes) -> Response:
         try:
             status, answer = await asyncio.wait_for(asyncio.wrap_future(lane.submit(name, body)), self._wait_s)
         except TimeoutError:
-            raise Refusal(503, "too many requests wait already", "Try again in a minute.") from None
+            raise RefusedError(503, "too many requests wait already", "Try again in a minute.") from None
         return Response(answer, status, media_type="application/json")
 
 
 async def read_body(request: Request) -> bytes:
-    """The body. Raises Refusal for one that is too large, or too slow to come."""
-    too_large = Refusal(413, f"the body is larger than {MOST_BODY >> 10} KiB", "Ask for less at a time.")
+    """The body. Raises RefusedError for one that is too large, or too slow to come."""
+    too_large = RefusedError(413, f"the body is larger than {MOST_BODY >> 10} KiB", "Ask for less at a time.")
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > DRAINED:
         raise too_large
@@ -80,9 +93,9 @@ async def read_body(request: Request) -> bytes:
                 elif size > DRAINED:
                     break
     except TimeoutError:
-        raise Refusal(408, f"the body did not come within {BODY_S:g} s", "Send it at once.") from None
+        raise RefusedError(408, f"the body did not come within {BODY_S:g} s", "Send it at once.") from None
     except ClientDisconnect:
-        raise Refusal(400, "the body was cut off", "Send it whole.") from None
+        raise RefusedError(400, "the body was cut off", "Send it whole.") from None
     if size > MOST_BODY:
         raise too_large
     return b"".join(parts)

@@ -20,7 +20,11 @@ from perfmodel.workload.model import ModelSpec
 Body = dict[str, Any]
 FILES = ("trace", "prices")
 """Fields of request types that name files: not over HTTP."""
+BESIDE = ("math_types", "notes")
+"""What a GPU's JSON has beside the fields of its file."""
 MOST_CHANGES = 64
+DEEPEST = 50
+"""Levels of a body. No config.json has ten."""
 INLINE_MODEL = "Give a bundled id (GET /v1/models), layer:hidden=..,inter=..,experts=..,topk=.., or the object of a config.json."
 INLINE_GPU = "Give a bundled id (GET /v1/gpus), or a whole specification as an object (GET /v1/gpus/b200 shows one)."
 
@@ -38,7 +42,17 @@ def read_object(raw: bytes) -> Body:
         raise PerfModelError("the body is no JSON that can be read: too deep, or a number too long", mend="Send a plainer one.") from error
     if not isinstance(data, dict):
         raise PerfModelError("the body is no JSON object", value=data, mend='Send {"model": ..., "gpu": ...}, say.')
+    if _too_deep(data):
+        raise PerfModelError(f"the body is nested deeper than {DEEPEST} levels", mend="Send a plainer one.")
     return data
+
+
+def _too_deep(data: Body) -> bool:
+    """Whether code that walks `data` by recursion might not reach its end."""
+    level: list[Any] = [data]
+    for _ in range(DEEPEST):
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one) if isinstance(inner, dict | list)]
+    return bool(level)
 
 
 def checked(data: Body) -> Body:
@@ -85,8 +99,13 @@ def gpu_of(value: Any, changes: tuple[str, ...] = ()) -> GpuSpec:
     if isinstance(value, str):
         return _catalogued(value, changes)
     if isinstance(value, dict):
-        return _described(json.dumps(value), changes)
+        return _described(json.dumps(as_file(value)), changes)
     raise PerfModelError("is no GPU", field="gpu", value=value, mend=INLINE_GPU)
+
+
+def as_file(spec: Body) -> Body:
+    """A specification without what GET /v1/gpus/{id} shows beside the fields of the file, so that its answer can be sent back."""
+    return {name: value for name, value in spec.items() if name not in BESIDE}
 
 
 @lru_cache(maxsize=64)

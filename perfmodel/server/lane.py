@@ -8,11 +8,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 
-from perfmodel.server.problem import Answer, Refusal, refused
+from perfmodel.server.problem import Answer, RefusedError, refused
 from perfmodel.server.worker import GoneError, OverTimeError, Worker
 
-STOPPED = Refusal(503, "the server is stopping")
-GONE = Refusal(503, "the computation ended before its time", "Ask for less: it may have run out of memory.")
+MOST_BYTES = 2**14
+"""Of jobs that are computed together: some four thousand token counts, a few seconds."""
+STOPPED = RefusedError(503, "the server is stopping")
+GONE = RefusedError(503, "the computation ended before its time", "Ask for less: it may have run out of memory.")
 
 
 @dataclass
@@ -42,13 +44,13 @@ class Lane:
             thread.start()
 
     def submit(self, name: str, body: bytes) -> Future[Answer]:
-        """The answer to come. Raises Refusal where too many wait already, or the lane is closed."""
+        """The answer to come. Raises RefusedError where too many wait already, or the lane is closed."""
         job = Job(name, body)
         with self._change:
             if self._closed:
                 raise STOPPED
             if len(self._jobs) >= self._waiting:
-                raise Refusal(503, "too many requests wait already", "Try again in a few seconds.")
+                raise RefusedError(503, "too many requests wait already", "Try again in a few seconds.")
             self._jobs.append(job)
             self._change.notify()
         return job.future
@@ -80,13 +82,20 @@ class Lane:
         with self._change:
             taken: list[Job] = []
             while not taken and not self._closed:
-                while self._jobs and len(taken) < self._together and not (taken and (self._jobs[0].alone or taken[0].alone)):
+                while self._jobs and self._goes_with(taken, self._jobs[0]):
                     job = self._jobs.popleft()
                     if job.alone or job.future.set_running_or_notify_cancel():
                         taken.append(job)
                 if not taken:
                     self._change.wait()
             return taken
+
+    def _goes_with(self, taken: list[Job], job: Job) -> bool:
+        """Whether `job` may be computed beside those that are taken: few, small, and none of them under suspicion."""
+        if not taken:
+            return True
+        size = sum(len(other.body) for other in taken) + len(job.body)
+        return len(taken) < self._together and size <= MOST_BYTES and not (job.alone or taken[0].alone)
 
     def _ask(self, number: int, jobs: list[Job]) -> list[Answer | None]:
         """An answer for each job; None for those that were put back, to be tried alone."""
@@ -101,7 +110,7 @@ class Lane:
             if len(jobs) > 1:
                 return self._put_back(jobs)
             self._log(f"{jobs[0].name}: {'over the time limit' if over else 'the process ended'}")
-            limit = Refusal(504, f"not done within {self._limit_s:g} s", "Ask for less, or run the command perfmodel yourself.")
+            limit = RefusedError(504, f"not done within {self._limit_s:g} s", "Ask for less, or run the command perfmodel yourself.")
             return [refused(limit if over else GONE)]
         for line in lines:
             self._log(line)

@@ -10,6 +10,8 @@ MOST_BODY = 2**20
 """Bytes of a request."""
 SMALL_BODY = 2**12
 """Bytes of a request that is answered beside others; larger ones wait for a process of their own."""
+SMALL_SPEC = 2**15
+"""As SMALL_BODY, of a specification."""
 MOST_PLANNED = {"gpus": 1024, "top": 20}
 MOST_SIMULATED = {"gpus": 1024, "requests": 200_000, "concurrency": 20_000, "max_sequences": 4096, "isl": 2**20, "osl": 2**17}
 MOST_KINDS = 8

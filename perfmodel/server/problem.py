@@ -32,7 +32,7 @@ class Problem(BaseModel):
     """What to do about it."""
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """A request that is refused before it is judged, with the status to say so."""
 
     def __init__(self, status: int, message: str, mend: str | None = None) -> None:
@@ -43,7 +43,7 @@ class Refusal(Exception):
 def problem_of(error: PerfModelError) -> Problem:
     """The parts of an error of the library; fields that the command spells as options or arguments are those of the request."""
     field = None if error.field is None else error.field.removeprefix("--")
-    field = {"MODEL": "model", "GPU": "gpu"}.get(field or "", field)
+    field = field.lower() if field is not None and field.isupper() else field
     return Problem(message=clean(str(error)), field=clean(field), line=error.line, value=scalar(error.value), mend=clean(error.mend))
 
 
@@ -65,7 +65,7 @@ def scalar(value: object) -> Scalar:
     return clean(shorten(value))
 
 
-def refused(refusal: Refusal) -> Answer:
+def refused(refusal: RefusedError) -> Answer:
     """Status and body of a refusal."""
     return refusal.status, refusal.problem.model_dump_json().encode()
 
