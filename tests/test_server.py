@@ -284,6 +284,7 @@ def test_a_server_stops_cleanly_with_a_request_running(tmp_path):
             assert server.poll() is None
             time.sleep(0.05)
         url = line.split()[2]
+        urllib.request.urlopen(url + "/health").close()  # it listens before it has started
         body = {"model": "qwen3-30b-a3b", "gpu": "h100", "gpus": 1, "rates": [1.0] * 20, "isl": 1000, "osl": 2000, "requests": 200_000}
         asked = urllib.request.Request(url + "/v1/simulate", json.dumps(body).encode())
 

@@ -62,7 +62,10 @@ class Page:
             self.layers = block("div", "layers")
             self.plan = block("div", "plan")
         with block("footer"):
-            text("p", "Predictions of perfmodel: µs = 10⁻⁶ s, 1 TFLOPS = 10¹² FLOP/s, dense peaks. Computed by this server alone.")
+            with block("p"):
+                text("span", "1 µs = 10⁻⁶ s, 1 TFLOPS = 10¹² FLOP/s, peaks are dense ones. The same figures come from the ")
+                text("a", "HTTP API").props("href=docs")
+                text("span", " and from the command perfmodel.")
         self.views: dict[str, LayerView] = {}
         self.service: ServiceView | None = None
         self._draw_views()
