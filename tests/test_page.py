@@ -168,6 +168,7 @@ def test_a_spec_is_edited_wrongly_and_rightly(visit):
     page = visit()
     page.get_by_role("button", name="Edit the GPU").click()
     page.locator(".good", has_text="the same as the bundled b200").wait_for()
+    assert "spec=" not in page.url  # to look is not to change
     editor = page.locator(".cm-content")
     editor.click()
     page.keyboard.press("Control+a")

@@ -122,8 +122,8 @@ def roofline(result: dict[str, Any], at: int) -> Figure:
          "hovertemplate": "<b>%{text} tokens</b><br>%{customdata[0]} TFLOPS at %{customdata[1]} FLOP/B<extra></extra>"},
     ]  # fmt: skip
     layout = _layout(
-        xaxis=_title("arithmetic intensity (FLOP/B)") | {"type": "log", "dtick": 1, "tickformat": ",~r"},
-        yaxis=_title("TFLOPS") | {"type": "log", "dtick": 1, "tickformat": ",~r"},
+        xaxis=_title("arithmetic intensity (FLOP/B)") | _decades(left, right),
+        yaxis=_title("TFLOPS") | _decades(low / 1.3, peak * 1.8),
         annotations=[
             {"x": _log(ridge), "y": _log(low), "text": f"ridge {ridge:,.0f} FLOP/B", "showarrow": False, "xanchor": "right",
              "xshift": -6, "yshift": 8, "font": {"size": 12}},
@@ -140,6 +140,11 @@ def _log(value: float) -> float:
 
 def _title(words: str) -> Figure:
     return {"title": {"text": words, "standoff": 10, "font": {"size": 13}}}
+
+
+def _decades(low: float, high: float) -> Figure:
+    """A logarithmic axis from `low` to `high` with its ticks at the powers of ten."""
+    return {"type": "log", "dtick": 1, "tickformat": ",~r", "range": [_log(low), _log(high)]}
 
 
 def _ticks(values: list[float]) -> Figure:

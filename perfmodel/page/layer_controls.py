@@ -28,8 +28,8 @@ class LayerControls:
             self.model = choice("Model", model_ids(), state.model, lambda v: change(model=v))
             self.gpu = choice("GPU", gpu_ids(), state.gpu, lambda v: change(gpu=v))
             with block("div", "links"):
-                button("Paste a config.json", view.page.texts.open_config, icon="content_paste")
-                button("Edit the GPU", lambda: view.page.texts.open_spec(view.state.gpu), icon="tune")
+                button("Paste a config.json", lambda: view.page.texts.open_config(view.side), icon="content_paste")
+                button("Edit the GPU", lambda: view.page.texts.open_spec(view.state.gpu, view.side), icon="tune")
             self.format = choice("Format of the weights", {}, state.format, lambda v: change(format=v))
             self.kernel = choice("Kernel", {}, state.kernel, lambda v: change(kernel=v))
             self.tokens = entry("Token counts", state.tokens, lambda v: change(tokens=v), numeric=False,

@@ -29,6 +29,10 @@ class OwnTexts:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.editor: ui.codemirror | None = None
+        self.side = "a"
+        """The scenario that asked, and that is asked with the text."""
+        self.text = self.untouched = page.state.spec
+        """What the editor holds, and what it held before the user changed anything."""
         self.spec = block("section", "card own").props('aria-label="Your own GPU"')
         self.config = block("section", "card own").props('aria-label="Your own model"')
         self.config.set_visibility(False)
@@ -69,13 +73,15 @@ class OwnTexts:
             button("Use it", self._use_config, icon="check")
         self.config_verdict = block("div").props("aria-live=polite")
 
-    def open_config(self) -> None:
-        """Show the card of the model."""
+    def open_config(self, side: str) -> None:
+        """Show the card of the model, for a scenario."""
+        self.side = side
         self.config.set_visibility(True)
         self.paste.run_method("focus")
 
-    def open_spec(self, gpu: str) -> None:
-        """Show the editor, with the text of a bundled GPU unless the user has a text already."""
+    def open_spec(self, gpu: str, side: str) -> None:
+        """Show the editor, for a scenario, with the text of a bundled GPU unless the user has a text already."""
+        self.side = side
         if self.editor is None:
             self._draw_spec()
         self.spec.set_visibility(True)
@@ -87,28 +93,30 @@ class OwnTexts:
             return
         self.start.value = gpu
         lines = read_text(bundled_gpu(gpu)).splitlines(keepends=True)
-        self.editor.value = "".join(line for line in lines if not line.startswith("# yaml-language-server"))
+        self.untouched = "".join(line for line in lines if not line.startswith("# yaml-language-server"))
+        self.editor.value = self.untouched
 
     async def _edited(self, value: str) -> None:
-        """A change in the editor: judged at once; where it is right, scenario A is asked with it."""
-        if value == self.page.state.spec:
+        """A change in the editor: judged at once; where it is right and the user's doing, the scenario is asked with it."""
+        if value == self.text:
             return
-        if len(value) > MAX_YAML:
-            value = value[: MAX_YAML + 1]  # the reader says that it is too long
-        self.page.keep(spec=value)
-        if await self._judge():
-            self.page.use(gpu=YOURS)
+        self.text = value[: MAX_YAML + 1]  # the reader says of one character more that it is too long
+        asked = self.text != self.untouched or self.page.uses(YOURS)
+        if asked:
+            self.page.keep(spec=self.text)
+        if await self._judge() and asked:
+            self.page.use(self.side, gpu=YOURS)
 
     async def _judge(self) -> bool:
         """Say below or beside the editor what is wrong, with its line, or what differs from the GPU it started from."""
-        value = self.page.state.spec
+        value = self.text
         try:
             gpu, changed = await compute(lambda: (read_spec(value), _changed(read_spec(value))))
         except PerfModelError as error:
-            if value == self.page.state.spec:
+            if value == self.text:
                 self._show_error(error)
             return False
-        if value == self.page.state.spec:
+        if value == self.text:
             self._mark([])
             self.verdict.clear()
             with self.verdict:
@@ -116,7 +124,7 @@ class OwnTexts:
         return True
 
     def _show_error(self, error: PerfModelError) -> None:
-        lines = self.page.state.spec.count("\n") + 1
+        lines = self.text.count("\n") + 1
         marked = error.line is not None and 1 <= error.line <= lines
         self._mark([{"kind": "line", "line": error.line, "class": "wrongline"}] if marked else [])
         self.verdict.clear()
@@ -129,7 +137,7 @@ class OwnTexts:
             self.editor.decorations = lines
 
     def _save(self) -> None:
-        ui.download.content(self.page.state.spec, SPEC_NAME, "application/yaml")
+        ui.download.content(self.text, SPEC_NAME, "application/yaml")
 
     async def _use_config(self) -> None:
         value = str(self.paste.value or "")[: MAX_YAML + 1]
@@ -146,7 +154,7 @@ class OwnTexts:
             for note in model.notes:
                 text("p", note, "muted")
         self.page.keep(config=value)
-        self.page.use(model=YOURS)
+        self.page.use(self.side, model=YOURS)
 
 
 def _changed(gpu: GpuSpec) -> list[tuple[str, str, str]] | None:

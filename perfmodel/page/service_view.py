@@ -68,8 +68,8 @@ class ServiceView:
                                  on_change=lambda event: change(gpu=",".join(event.value)))  # fmt: skip
             self.gpu.props(f"outlined dense use-chips max-values={MOST_GPU_KINDS}").classes("whole")
             with block("div", "links"):
-                button("Paste a config.json", self.page.texts.open_config, icon="content_paste")
-                button("Edit a GPU", lambda: self.page.texts.open_spec(self.state.gpu.partition(",")[0]), icon="tune")
+                button("Paste a config.json", lambda: self.page.texts.open_config("a"), icon="content_paste")
+                button("Edit a GPU", lambda: self.page.texts.open_spec(self.state.gpu.partition(",")[0], "a"), icon="tune")
             entry("Prompt (isl)", state.isl, lambda v: change(isl=v), unit="tokens", hint="Mean tokens of a prompt")
             entry("Answer (osl)", state.osl, lambda v: change(osl=v), unit="tokens", hint="Mean tokens of an answer")
             entry("First token (TTFT)", state.ttft_ms, lambda v: change(ttft_ms=v), unit="ms", hint="Most mean time; empty: no limit")

@@ -61,11 +61,10 @@ class Page:
             self.texts = OwnTexts(self)
             self.layers = block("div", "layers")
             self.plan = block("div", "plan")
-        with block("footer"):
-            with block("p"):
-                text("span", "1 µs = 10⁻⁶ s, 1 TFLOPS = 10¹² FLOP/s, peaks are dense ones. The same figures come from the ")
-                text("a", "HTTP API").props("href=docs")
-                text("span", " and from the command perfmodel.")
+        with block("footer"), block("p"):
+            text("span", "1 µs = 10⁻⁶ s, 1 TFLOPS = 10¹² FLOP/s, peaks are dense ones. The same figures come from the ")
+            text("a", "HTTP API").props("href=docs")
+            text("span", " and from the command perfmodel.")
         self.views: dict[str, LayerView] = {}
         self.service: ServiceView | None = None
         self._draw_views()
@@ -112,12 +111,16 @@ class Page:
         if len(query) <= MOST_ADDRESS:
             ui.navigate.history.replace(f"?{query}")
 
-    def use(self, **fields: str) -> None:
-        """Ask with the user's own texts: scenario B where two are compared, so that A stays what it was, else what is shown."""
+    def uses(self, word: str) -> bool:
+        """Whether some scenario, or the service, is asked with this GPU."""
+        return word in [self.state.a.gpu, self.state.b.gpu if self.state.b else "", *self.state.service.gpu.split(",")]
+
+    def use(self, side: str, **fields: str) -> None:
+        """Ask with the user's own texts: the scenario `side`, or the service where that is shown; whoever uses the texts asks anew."""
         if self.state.view == "service" and self.service is not None:
             self.service.use(**fields)
             return
-        view = self.views["b" if "b" in self.views else "a"]
+        view = self.views.get(side, self.views["a"])
         self.keep(**{view.side: replace(view.state, **fields)})
         for each in self.views.values():
             ui.timer(0, each.ask, once=True)
