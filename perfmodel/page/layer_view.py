@@ -108,7 +108,7 @@ class LayerView:
         with block("div", "card"):
             with block("div", "cardhead"):
                 text("h3", "Where the time goes")
-                self.mode = ui.toggle({"share": "Share", "time": "µs"}, value="share", on_change=self._toggle).props(
+                self.mode = ui.toggle({"share": "%", "time": "µs"}, value="share", on_change=self._toggle).props(
                     'dense no-caps unelevated aria-label="Unit of the plot"'
                 )
                 button("PNG", self._png_time, icon="image", hint="Save the plot")
