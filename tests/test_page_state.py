@@ -8,6 +8,7 @@ import pytest
 import perfmodel
 from perfmodel.errors import PerfModelError
 from perfmodel.page.answers import layer_gap, row_at, service_plan
+from perfmodel.page.figures import roofline, time_by_cause
 from perfmodel.page.inputs import gpu_of, model_of, read_config, read_spec
 from perfmodel.page.state import LayerState, PageState, ServiceState, from_query, pack, to_query, unpack
 from perfmodel.page.words import comparison, gap_csv, headline, plan_csv
@@ -114,6 +115,21 @@ def test_rows_of_a_csv_add_up():
         assert float(line["ideal_us"]) + lost == pytest.approx(float(line["latency_us"]), rel=1e-9)
 
 
+def test_columns_are_whole_and_labels_do_not_collide():
+    result = layer_gap(LayerState(tokens=",".join(map(str, range(1, 301))), at="64"), "", "")
+    for shares, tops in ((True, [100.0] * 300), (False, [row["latency_us"] for row in result["rows"]])):
+        drawn = time_by_cause(result, 64, shares=shares)
+        for place, top in enumerate(tops):
+            height = sum(trace["y"][place] for trace in drawn["data"])
+            assert 0.9 * top < height <= top * (1 + 1e-9)  # causes under 1 % everywhere are left out
+        labels = [note["text"] for note in drawn["layout"]["annotations"]]
+        assert len(labels) <= 13
+        assert sum("<b>" in label for label in labels) == 1
+    reached = roofline(result, 64)["data"][-1]
+    assert reached["x"] == [row["arithmetic_intensity"] for row in result["rows"]]
+    assert sum(map(bool, reached["text"])) <= 13
+
+
 def test_a_service_is_the_planners():
     state = ServiceState(model="gpt-oss-20b", gpu="h200", mode="aggregated", rate="", tpot_ms="20", gpus="1")
     result = service_plan(state, "", "")
@@ -123,3 +139,18 @@ def test_a_service_is_the_planners():
     for bad in ({"gpu": ""}, {"isl": "many"}, {"rate": "-1"}, {"gpus": "100000"}, {"gpu": "h200,../x"}):
         with pytest.raises(PerfModelError):
             service_plan(ServiceState(**bad), "", "")
+
+
+def test_an_edited_gpu_is_planned_beside_the_one_it_came_from():
+    from perfmodel.hardware.catalog import bundled_gpu
+
+    spec = bundled_gpu("h200").read_text().replace("bandwidth_GBps: {value: 4800", "bandwidth_GBps: {value: 9600", 1)
+    state = ServiceState(model="gpt-oss-20b", gpu="h200,yours", mode="aggregated", rate="", tpot_ms="20", gpus="1")
+    both, alone = service_plan(state, spec, ""), service_plan(ServiceState(**{**vars(state), "gpu": "h200"}), "", "")
+    assert [p for p in both.plans if p.gpu == "h200"] == list(alone.plans)
+    assert both.plans[0].gpu == "your h200"
+    assert both.plans[0].tokens_per_s_per_gpu > alone.plans[0].tokens_per_s_per_gpu
+    small = spec.replace("capacity_GB: {value: 150.8", "capacity_GB: {value: 1.5", 1)
+    beside = service_plan(state, small, "")
+    assert beside.plans == alone.plans
+    assert any("does not fit" in note for note in beside.notes)

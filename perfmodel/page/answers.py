@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from perfmodel.api import gap
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import format_ids, get_format
 from perfmodel.page.inputs import check_kernel, check_routing, gpu_of, model_of, number, token_counts, whole
-from perfmodel.page.state import LayerState, ServiceState
+from perfmodel.page.state import YOURS, LayerState, ServiceState
 from perfmodel.planning.results import PlanResult
 from perfmodel.planning.search import plan
 from perfmodel.profiles import profiles
@@ -69,8 +70,37 @@ def service_plan(state: ServiceState, spec: str, config: str) -> PlanResult:
     for name in ("isl", "osl"):
         _at_most(name, options.get(name, 1), MOST_TOKENS_EACH)
     options |= {name: number(word, name) for name, word in figures.items() if word.strip()}
-    gpus = [gpu_of(word, spec) for word in words]
-    return plan(model_of(state.model, config), gpus, format=(state.format or "auto",), mode=state.mode, **options)
+    options |= {"format": (state.format or "auto",), "mode": state.mode}
+    model, gpus = model_of(state.model, config), [gpu_of(word, spec) for word in words if word != YOURS]
+    if YOURS not in words:
+        return plan(model, gpus, **options)
+    own = gpu_of(YOURS, spec)
+    return _side_by_side([lambda: _named_yours(plan(model, own, **options)), *([lambda: plan(model, gpus, **options)] if gpus else [])])
+
+
+def _named_yours(result: PlanResult) -> PlanResult:
+    """The plans of the user's own GPU, whose id is most often that of the bundled one it came from."""
+    plans, pareto = (tuple(p.model_copy(update={"gpu": f"your {p.gpu}"}) for p in part) for part in (result.plans, result.pareto))
+    return result.model_copy(update={"plans": plans, "pareto": pareto})
+
+
+def _side_by_side(searches: Sequence[Callable[[], PlanResult]]) -> PlanResult:
+    """Several searches as one, best plans first; one that finds nothing becomes a note. Raises PerfModelError where none finds any."""
+    found: list[PlanResult] = []
+    problems: list[PerfModelError] = []
+    for search in searches:
+        try:
+            found.append(search())
+        except PerfModelError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    plans = sorted((p for result in found for p in result.plans), key=lambda p: -p.tokens_per_s_per_gpu)
+    notes = [*(note for result in found for note in result.notes), *map(str, problems)]
+    return found[0].model_copy(update={
+        "searched": sum(result.searched for result in found), "plans": tuple(plans), "limits": (),
+        "pareto": tuple(p for result in found for p in result.pareto), "notes": tuple(dict.fromkeys(notes)),
+    })  # fmt: skip
 
 
 def _at_most(field: str, value: int, most: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, floor, log10
 from typing import Any
 
+from perfmodel.page.words import gpu_name
 from perfmodel.planning.results import Plan, PlanResult
 from perfmodel.report.gap import number, percent
 from perfmodel.report.palette import COLOURS
@@ -18,11 +19,13 @@ PATTERNS = {
     "sustained clock": "|", "tile padding": "\\", "routing imbalance": "/", "communication": "x",
 }  # fmt: skip
 """Hatches tell apart what a colour-blind eye could mistake."""
-REACHED, CHOSEN = "#3a7fc1", "#e8590c"
-"""What is reached, and the token count that is explained."""
+REACHED, CHOSEN, ROOF = "#3a7fc1", "#e8590c", "#7b8794"
+"""What is reached, the token count that is explained, and the roof."""
 FRONTS = ("#3a7fc1", "#d1495b", "#2a9d63", "#9d5fb5", "#a8641b", "#35978f")
 """A colour a GPU, beside a dash a GPU."""
 FONT = {"family": "Inter, Roboto, system-ui, sans-serif", "size": 13, "color": "#1f2933"}
+MOST_LABELS = 12
+"""Labels along an axis that do not collide."""
 CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
 
 
@@ -65,7 +68,7 @@ def time_by_cause(result: dict[str, Any], at: int, *, shares: bool) -> Figure:
     """Stacked time of each token count by cause: shares in percent, or microseconds. The row of `at` tokens stands out."""
     rows = result["rows"]
     names = [_tokens(row["tokens"]) for row in rows]
-    places = list(range(len(rows)))
+    places, labelled = list(range(len(rows))), _labelled(rows, at)
     data: list[Figure] = []
     for cause in shown_causes(result):
         times = [dict(parts(row))[cause] for row in rows]
@@ -80,16 +83,23 @@ def time_by_cause(result: dict[str, Any], at: int, *, shares: bool) -> Figure:
     notes = [
         {"x": at_x, "y": top, "text": f"<b>{number(row['latency_us'])}</b>" if row["tokens"] == at else number(row["latency_us"]),
          "showarrow": False, "yshift": 10, "font": {"size": 12}}
-        for at_x, top, row in zip(places, tops, rows, strict=True)
+        for at_x, top, row in zip(places, tops, rows, strict=True) if at_x in labelled
     ]  # fmt: skip
     place = next((i for i, row in enumerate(rows) if row["tokens"] == at), None)
     frame = [] if place is None else [_frame(place, tops[place])]
     layout = _layout(
         barmode="stack", bargap=0.28, annotations=notes, shapes=frame,
-        xaxis=_title("tokens entering the layer") | {"tickvals": places, "ticktext": names, "showgrid": False},
+        xaxis=_title("tokens entering the layer") | {"tickvals": labelled, "ticktext": [names[i] for i in labelled], "showgrid": False},
         yaxis=_title("share of the time (%)" if shares else "time (µs)") | {"range": [0, 108] if shares else [0, 1.08 * max(tops)]},
     )  # fmt: skip
     return {"data": data, "layout": layout, "config": CONFIG}
+
+
+def _labelled(rows: list[dict[str, Any]], at: int) -> list[int]:
+    """Places of the rows that get a label: as many as do not collide, and the chosen one in place of its neighbours."""
+    step = -(-len(rows) // MOST_LABELS)
+    chosen = [i for i, row in enumerate(rows) if row["tokens"] == at]
+    return sorted({*chosen, *(i for i in range(0, len(rows), step) if not any(0 < abs(i - c) < step for c in chosen))})
 
 
 def _frame(place: int, top: float) -> Figure:
@@ -105,33 +115,35 @@ def roofline(result: dict[str, Any], at: int) -> Figure:
     rows, peak = result["rows"], result["peak_tflops"]
     ridge = rows[0]["ridge"]
     x = [row["arithmetic_intensity"] for row in rows]
-    left, right = min([*x, ridge]) / 2, max([*x, ridge]) * 2.5
-    low = min(row["tflops"] for row in rows) / 2
-    here = next((i for i, row in enumerate(rows) if row["tokens"] == at), None)
-    data: list[Figure] = [
-        {"type": "scatter", "mode": "lines", "name": "roof", "x": [left, ridge, right], "y": [peak * left / ridge, peak, peak],
-         "line": {"color": "#7b8794", "width": 2}, "hoverinfo": "skip"},
-        {"type": "scatter", "mode": "lines", "name": "ridge", "x": [ridge, ridge], "y": [low, peak],
-         "line": {"color": "#7b8794", "width": 1, "dash": "dot"}, "hoverinfo": "skip"},
-        {"type": "scatter", "mode": "lines+markers+text", "name": "reached", "x": x, "y": [row["tflops"] for row in rows],
-         "line": {"color": REACHED, "width": 2},
-         "marker": {"size": [13 if i == here else 8 for i in range(len(rows))], "opacity": 1,
-                    "color": [CHOSEN if i == here else REACHED for i in range(len(rows))]},
-         "text": [_tokens(row["tokens"]) for row in rows], "textposition": "bottom right", "textfont": {"size": 11},
-         "customdata": [[number(row["tflops"]), number(row["arithmetic_intensity"]), row["tokens"]] for row in rows],
-         "hovertemplate": "<b>%{text} tokens</b><br>%{customdata[0]} TFLOPS at %{customdata[1]} FLOP/B<extra></extra>"},
-    ]  # fmt: skip
+    left, right, low = min([*x, ridge]) / 2, max([*x, ridge]) * 2.5, min(row["tflops"] for row in rows) / 2
+    roof = {"x": [left, ridge, right], "y": [peak * left / ridge, peak, peak], "line": {"color": ROOF, "width": 2}}
+    fall = {"x": [ridge, ridge], "y": [low, peak], "line": {"color": ROOF, "width": 1, "dash": "dot"}}
+    line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip"}
+    note = {"showarrow": False, "xanchor": "right", "font": {"size": 12}}
     layout = _layout(
         xaxis=_title("arithmetic intensity (FLOP/B)") | _decades(left, right),
         yaxis=_title("TFLOPS") | _decades(low / 1.3, peak * 1.8),
         annotations=[
-            {"x": _log(ridge), "y": _log(low), "text": f"ridge {ridge:,.0f} FLOP/B", "showarrow": False, "xanchor": "right",
-             "xshift": -6, "yshift": 8, "font": {"size": 12}},
-            {"x": _log(right), "y": _log(peak), "text": f"peak {peak:,.0f} TFLOPS", "showarrow": False, "xanchor": "right",
-             "yshift": 11, "font": {"size": 12}},
+            {"x": _log(ridge), "y": _log(low), "text": f"ridge {ridge:,.0f} FLOP/B", "xshift": -6, "yshift": 8, **note},
+            {"x": _log(right), "y": _log(peak), "text": f"peak {peak:,.0f} TFLOPS", "yshift": 11, **note},
         ],
-    )  # fmt: skip
+    )
+    data = [{**line, "name": "roof", **roof}, {**line, "name": "ridge", **fall}, _reached(rows, at)]
     return {"data": data, "layout": layout, "config": CONFIG}
+
+
+def _reached(rows: list[dict[str, Any]], at: int) -> Figure:
+    """The rows as points under the roof, the chosen one larger."""
+    chosen, labelled = [row["tokens"] == at for row in rows], _labelled(rows, at)
+    return {
+        "type": "scatter", "mode": "lines+markers+text", "name": "reached", "line": {"color": REACHED, "width": 2},
+        "x": [row["arithmetic_intensity"] for row in rows], "y": [row["tflops"] for row in rows],
+        "marker": {"size": [13 if c else 8 for c in chosen], "color": [CHOSEN if c else REACHED for c in chosen], "opacity": 1},
+        "text": [_tokens(row["tokens"]) if i in labelled else "" for i, row in enumerate(rows)],
+        "textposition": "bottom right", "textfont": {"size": 11},
+        "customdata": [[number(row["tflops"]), number(row["arithmetic_intensity"]), row["tokens"]] for row in rows],
+        "hovertemplate": "<b>%{customdata[2]:,} tokens</b><br>%{customdata[0]} TFLOPS at %{customdata[1]} FLOP/B<extra></extra>",
+    }  # fmt: skip
 
 
 def _log(value: float) -> float:
@@ -162,9 +174,11 @@ def pareto(result: PlanResult) -> Figure:
     for place, name in enumerate(names):
         colour, dash = FRONTS[place % len(FRONTS)], ("solid", "dash", "dot", "dashdot")[place % 4]
         front = sorted((p for p in result.pareto if p.gpu == name), key=lambda p: p.tokens_per_s_per_user)
-        data.append(_points(front, name.upper(), {"mode": "lines+markers", "line": {"color": colour, "width": 2, "dash": dash}}, colour, 6))
+        data.append(
+            _points(front, gpu_name(name), {"mode": "lines+markers", "line": {"color": colour, "width": 2, "dash": dash}}, colour, 6)
+        )
         best = [p for p in result.plans if p.gpu == name]
-        data.append(_points(best, f"{name.upper()}: plans", {"mode": "markers"}, colour, 15))
+        data.append(_points(best, f"{gpu_name(name)}: plans", {"mode": "markers"}, colour, 15))
         data[-1]["marker"] |= {"symbol": "star", "line": {"width": 1, "color": "#ffffff"}}
     layout = _layout(
         xaxis=_title("tokens/s of a user (1 / TPOT)") | _ticks([p.tokens_per_s_per_user for p in (*result.pareto, *result.plans)]),
@@ -179,7 +193,7 @@ def _points(plans: list[Plan], name: str, style: Figure, colour: str, size: int)
     return {
         "type": "scatter", "name": name, **style, "marker": {"size": size, "color": colour},
         "x": [p.tokens_per_s_per_user for p in plans], "y": [p.tokens_per_s_per_gpu for p in plans],
-        "customdata": [[f"{p.gpus} × {p.gpu.upper()}, {instances(p)}, {p.format}", figure(p.tokens_per_s_per_gpu),
+        "customdata": [[f"{p.gpus} × {gpu_name(p.gpu)}, {instances(p)}, {p.format}", figure(p.tokens_per_s_per_gpu),
                         figure(p.tokens_per_s_per_user), p.batch] for p in plans],
         "hovertemplate": "<b>%{customdata[0]}</b><br>batch %{customdata[3]}<br>%{customdata[1]} tokens/s per GPU, "
                          "%{customdata[2]} tokens/s per user<extra></extra>",

@@ -16,8 +16,9 @@ from perfmodel.report.plan import number as figure
 
 def gpu_name(gpu: str, state: LayerState | None = None) -> str:
     """`b200` as people write it; "your B200" for an edited one."""
-    name = gpu.upper().replace("-", " ")
-    return f"your {name}" if state is not None and state.gpu == YOURS else name
+    own = gpu.startswith("your ") or (state is not None and state.gpu == YOURS)
+    name = gpu.removeprefix("your ").upper().replace("-", " ")
+    return f"your {name}" if own else name
 
 
 def headline(row: dict[str, Any], result: dict[str, Any], state: LayerState) -> str:
