@@ -1,15 +1,7 @@
 """The HTTP API: what Python and the command say, in JSON; mistakes named, files out of reach, limits kept."""
 
-import asyncio
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
-from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -19,7 +11,7 @@ from perfmodel.api import gaps
 from perfmodel.gap_request import GapRequest
 from perfmodel.gap_result import GapResult
 from perfmodel.server import limits
-from perfmodel.server.answers import ENDPOINTS, answers
+from perfmodel.server.answers import answers
 from perfmodel.server.app import create_app
 from perfmodel.server.openapi import EXAMPLES, request_schemas
 
@@ -256,59 +248,3 @@ class TestHttp:
         assert names <= set(api["components"]["schemas"])
         assert api["components"]["schemas"]["PlanRequest"]["properties"]["gpus"]["anyOf"][0]["maximum"] == limits.MOST_PLANNED["gpus"]
         assert "trace" not in api["components"]["schemas"]["SimulationRequest"]["properties"]
-
-
-def test_without_the_extra_the_command_names_it(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "perfmodel.server.run", raising=False)
-    code, _, message = run("serve")
-    assert (code, "pip install 'perfmodel[server]'" in message) == (3, True)
-
-
-def test_a_port_that_is_taken(run):
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        code, _, message = run("serve", "--port", other.getsockname()[1])
-    assert (code, "cannot listen there" in message) == (2, True)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM")
-def test_a_server_stops_cleanly_with_a_request_running(tmp_path):
-    log = tmp_path / "log"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with log.open("w") as stream:
-        server = subprocess.Popen([sys.executable, "-m", "perfmodel", "serve", "--port", "0"], stderr=stream, env=environment)
-    try:
-        while "serves" not in (line := log.read_text().partition("\n")[0]):
-            assert server.poll() is None
-            time.sleep(0.05)
-        url = line.split()[2]
-        urllib.request.urlopen(url + "/health").close()  # it listens before it has started
-        body = {"model": "qwen3-30b-a3b", "gpu": "h100", "gpus": 1, "rates": [1.0] * 20, "isl": 1000, "osl": 2000, "requests": 200_000}
-        asked = urllib.request.Request(url + "/v1/simulate", json.dumps(body).encode())
-
-        async def ask_and_stop() -> int:
-            running = asyncio.create_task(asyncio.to_thread(status_of, asked))
-            await asyncio.sleep(1.0)
-            server.send_signal(signal.SIGTERM)
-            return await running
-
-        assert asyncio.run(ask_and_stop()) == 503
-        assert server.wait(20) == 0
-        assert "Traceback" not in log.read_text()
-    finally:
-        server.kill()
-
-
-def status_of(request: urllib.request.Request) -> int:
-    try:
-        with urllib.request.urlopen(request) as reply:
-            return reply.status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
-def test_every_endpoint_has_a_function():
-    routes = Path(perfmodel.__file__).with_name("server").joinpath("routes.py").read_text()
-    assert all(f'"{name}"' in routes for name in ENDPOINTS)

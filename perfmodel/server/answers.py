@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from perfmodel.api import gaps
@@ -30,44 +32,38 @@ Job = tuple[str, bytes]
 
 def answers(jobs: Sequence[Job], log: Callable[[str], None]) -> list[Answer]:
     """An answer for each job; gaps that differ in their tokens only are computed together, as exactly as each by itself."""
-    found: dict[int, Answer] = {}
-    together: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
-    requests: dict[str, tuple[GapRequest, list[str]]] = {}
-    for at, (name, raw) in enumerate(jobs):
-        if name != "gap" or len(jobs) == 1:
-            found[at] = guarded(lambda name=name, raw=raw: ENDPOINTS[name](raw), log)  # type: ignore[misc]
-            continue
-        try:
+    found = _together([(at, raw) for at, (name, raw) in enumerate(jobs) if name == "gap"]) if len(jobs) > 1 else {}
+    return [found[at] if at in found else _alone(name, raw, log) for at, (name, raw) in enumerate(jobs)]
+
+
+def _together(jobs: list[tuple[int, bytes]]) -> dict[int, Answer]:
+    """Answers by number to the gaps with which nothing is wrong."""
+    groups: dict[str, list[tuple[int, GapRequest]]] = {}
+    asked: dict[str, list[str]] = {}
+    for at, raw in jobs:
+        with suppress(Exception):  # it is told what is wrong when it is answered alone
             key, request, changes = _gap_request(read_object(raw))
-        except Exception:
-            found[at] = guarded(lambda raw=raw: gap(raw), log)  # type: ignore[misc]
-        else:
-            requests[key] = request, changes
-            together.setdefault(key, []).append((at, request.tokens))
-    for key, members in together.items():
-        request, changes = requests[key]
-        try:
-            results = gaps(request, [tokens for _, tokens in members])
-        except Exception:  # one of them is at fault: each gets what it gets alone
-            found |= {at: guarded(lambda at=at: gap(jobs[at][1]), log) for at, _ in members}  # type: ignore[misc]
-        else:
-            found |= {at: (200, to_json({**r, "changes": changes})) for (at, _), r in zip(members, results, strict=True)}
-    return [found[at] for at in range(len(jobs))]
+            groups.setdefault(key, []).append((at, request))
+            asked[key] = changes
+    found: dict[int, Answer] = {}
+    for key, members in groups.items():
+        with suppress(Exception):
+            results = gaps(members[0][1], [request.tokens for _, request in members])
+            for (at, _), result in zip(members, results, strict=True):
+                found[at] = 200, to_json({**result, "changes": asked[key]})
+    return found
 
 
-def guarded(function: Callable[[], Any], log: Callable[[str], None]) -> Answer:
-    """200 with what `function` gives, 422 for a mistake of the user, 500 for one of ours, which goes into the log."""
+def _alone(name: str, raw: bytes, log: Callable[[str], None]) -> Answer:
+    """200 with what the endpoint gives, 422 for a mistake of the user, 500 for one of ours, which goes into the log."""
     try:
-        result = function()
+        result = ENDPOINTS[name](raw)
         return 200, result if isinstance(result, bytes) else to_json(result)
     except PerfModelError as error:
         return 422, problem_of(error).model_dump_json().encode()
     except Exception as error:
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        where = f" at {place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place else ""
-        log(f"error: {type(error).__name__}: {str(error)[:200]}{where}")
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        log(f"error: {name}: {type(error).__name__}: {str(error)[:200]} at {place.filename}:{place.lineno}")
         return 500, Problem(message="an error of the server's own; its log says more").model_dump_json().encode()
 
 

@@ -104,6 +104,8 @@ def _schema(kind: type[BaseModel], most: dict[str, int] | None = None, **more: S
         default = {"default": fields[name]["default"]} if "default" in fields.get(name, {}) else {}
         described = {"description": fields[name]["description"]} if "description" in fields.get(name, {}) and name != "gpu" else {}
         fields[name] = {**value, **described, **default}
+    if "routing" in fields:
+        fields["routing"] = {**fields["routing"], "description": fields["routing"]["description"].replace(", counts:FILE", "")}
     first = {"model": MODEL, "gpu": more.get("gpu", GPU)}
     schema["properties"] = {**first, **{n: f for n, f in fields.items() if n not in first}, "changes": CHANGES}
     schema["required"] = list(dict.fromkeys(["model", "gpu", *schema.get("required", [])]))
