@@ -29,6 +29,7 @@ RANK = {
     "public": 10,  # the names of perfmodel/__init__.py
     "validation": 10,
     "report": 10,
+    "page": 11,
     "server": 12,
     "cli": 13,
 }

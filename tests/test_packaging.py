@@ -102,7 +102,7 @@ def test_wheel_holds_the_data(wheel):
     for folder in ("perfmodel", *LINKED):
         for path in (ROOT / folder).rglob("*"):
             parts = path.relative_to(ROOT).parts
-            data = path.suffix in (".yaml", ".csv", ".py") or path.name in (".schema.json", "py.typed")
+            data = path.suffix in (".yaml", ".csv", ".css", ".py") or path.name in (".schema.json", "py.typed")
             if data and "__pycache__" not in parts and not (folder == "perfmodel" and parts[1] in LINKED):
                 inside = "/".join(parts if folder == "perfmodel" else ("perfmodel", *parts))
                 assert inside in names, f"{inside} is not in the wheel"
