@@ -75,6 +75,7 @@ class Reader:
         if block.not_run is None and block.title == OUTPUT:
             return matched(block.text, self.printed)
         if block.not_run is None and block.title:
+            Path(block.title).parent.mkdir(parents=True, exist_ok=True)
             Path(block.title).write_text(block.text + "\n")
         elif block.not_run is None and (action := getattr(self, f"run_{block.language}", None)):
             return action(block.text)
