@@ -1,4 +1,4 @@
-"""The code blocks of the documentation, run one after the other as a reader would. `python tests/doc_blocks.py --write` renews printed output.
+"""The code blocks of the documentation, run one after the other as a reader would. `make docs-output` renews what they print.
 
 What a block is follows from its first line. ```sh: commands. ```console: `$ commands` with what they print; a line `...` stands for any
 lines. ```python: code; a block ```text title="output" after it is what it prints. ```sql: a query for DuckDB. Any block with
@@ -152,7 +152,9 @@ def matched(shown: str, printed: str) -> str:
         at = max(len(lines) - len(part), at) if last and number else at if number == 0 else _find(part, lines, at)
         kept.append(lines[at:] if last else lines[at : at + len(part)])
         at += len(part)
-    return "\n".join("\n".join([*part, SKIPPED]) if number < len(parts) - 1 else "\n".join(part) for number, part in enumerate(kept)).rstrip()
+    return "\n".join(
+        "\n".join([*part, SKIPPED]) if number < len(parts) - 1 else "\n".join(part) for number, part in enumerate(kept)
+    ).rstrip()
 
 
 def _find(part: list[str], lines: list[str], start: int) -> int:

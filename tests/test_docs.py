@@ -1,10 +1,17 @@
 """Every block of code of the README and of docs/ runs, and prints what the page says."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
-from doc_blocks import Block, Reader, blocks_of, matched, pages
+from doc_blocks import ROOT, Block, Reader, blocks_of, matched, pages
 
 SET_UP = "bash"
 """Blocks of set-up commands in the README, which .ci/run runs."""
+
+
+def not_run():
+    return [(path.name, block.line, block.not_run) for path in pages() for block in blocks_of(path.read_text()) if block.not_run]
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
@@ -12,9 +19,6 @@ def test_page(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reader = Reader()
     for block in blocks_of(path.read_text()):
-        if block.not_run:
-            print(f"{path.name}:{block.line}: not run: {block.not_run}")
-            continue
         if block.language == SET_UP:
             assert path.stem == "README", f"{path.name}:{block.line}: commands of perfmodel stand in blocks marked sh"
             continue
@@ -23,11 +27,33 @@ def test_page(path, tmp_path, monkeypatch):
         except Exception as error:
             raise AssertionError(f"{path.name}:{block.line}: {error}") from error
         if now is not None:
-            assert block.text == now, f"{path.name}:{block.line}: prints something else now; python tests/doc_blocks.py --write renews it"
+            assert block.text == now, f"{path.name}:{block.line}: prints something else now; make docs-output renews it"
+
+
+@pytest.mark.parametrize(("name", "line", "reason"), not_run(), ids=lambda value: str(value)[:20])
+def test_what_is_not_run_says_why(name, line, reason):
+    pytest.skip(f"{name}:{line}: {reason}")
 
 
 class TestBlocks:
-    PAGE = 'a\n\n<!-- not run: needs a GPU -->\n\n```sh\nperfmodel measure\n```\n\n```yaml title="x.yaml"\na: 1\n```\n- b\n\n  ```python\n  if 1:\n      2\n  ```\n'
+    PAGE = """a
+
+<!-- not run: needs a GPU -->
+
+```sh
+perfmodel measure
+```
+
+```yaml title="x.yaml"
+a: 1
+```
+- b
+
+  ```python
+  if 1:
+      2
+  ```
+"""
 
     def test_are_found_with_titles_reasons_and_without_their_indent(self):
         assert blocks_of(self.PAGE) == [
@@ -64,3 +90,46 @@ class TestBlocks:
     def test_wrong_output_differs(self):
         block = Block(1, "console", None, "$ perfmodel formats --help\nnothing", None)
         assert Reader().run(block) != block.text
+
+
+@pytest.fixture(scope="module")
+def hooks():
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestSite:
+    def test_every_command_with_its_options_is_in_the_reference(self, hooks):
+        import typer
+
+        from perfmodel.cli import COMMANDS, build_app
+
+        text = hooks.command_reference(typer.main.get_command(build_app()))
+        assert all(f"## perfmodel {name}\n" in text for name in COMMANDS)
+        assert "### perfmodel spec set\n" in text
+        assert "| `--kernel STR` | Kernel profile (`perfmodel profiles`); auto takes the fastest measured one. | `auto` |\n" in text
+        assert "| `tables\\|silicon\\|runs\\|serving\\|FILE.csv` |" in text  # a bar in a table
+
+    @pytest.mark.parametrize(
+        ("text", "wanted"),
+        [
+            ("[a](model.md#x)", "[a](model.md#x)"),
+            ("[the kernels](../kernels/README.md)", "[the kernels](kernels.md)"),
+            ("[prices](../perfmodel/planning/prices.yaml)", "prices"),
+            ("[out](https://example.org)", "[out](https://example.org)"),
+            ("```python\nkernel[1](a.md)\n```", "```python\nkernel[1](a.md)\n```"),
+        ],
+    )
+    def test_links_are_those_of_the_site(self, hooks, text, wanted):
+        assert hooks.site_links(text, Path("docs")) == wanted
+
+    @pytest.mark.parametrize(
+        "tag", ['<script src="https://x.org/a.js">', '<link rel="stylesheet" href="//x.org/a.css">', "<img src=http://x.org/a>"]
+    )
+    def test_what_a_page_would_fetch_is_found(self, hooks, tag):
+        assert hooks.FETCHED.search(tag)
+
+    def test_links_and_own_files_are_not_fetched(self, hooks):
+        assert not hooks.FETCHED.search('<a href="https://x.org"> <script src="assets/a.js"> <link href="site.css" rel="stylesheet">')
