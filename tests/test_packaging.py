@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -145,7 +144,7 @@ def test_wheel_runs_where_nothing_of_the_checkout_is(archives, tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", next(archives.glob("*.whl")))
     packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
-    (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "borrowed.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = python.with_name("perfmodel")
     version = project()["project"]["version"]
