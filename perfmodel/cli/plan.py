@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel.cli.completion import complete_gpu, complete_model
 from perfmodel.cli.output import AnchorOption, JsonOption, SetOption, note
 
 
@@ -27,8 +28,11 @@ Examples:
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="Bundled model id or path to a config.json.")],
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id (`perfmodel gpus`) or a path to a YAML file. Repeatable.")],
+    model: Annotated[str, typer.Argument(help="Bundled model id or path to a config.json.", autocompletion=complete_model)],
+    gpu: Annotated[
+        list[str],
+        typer.Option("--gpu", help="GPU id (`perfmodel gpus`) or a path to a YAML file. Repeatable.", autocompletion=complete_gpu),
+    ],
     gpus: Annotated[int | None, typer.Option(help="GPUs of each kind at most; default: a node, or what the weights need.")] = None,
     isl: Annotated[int, typer.Option(help="Mean tokens of a prompt.")] = 1024,
     osl: Annotated[int, typer.Option(help="Mean tokens of an answer.")] = 1024,

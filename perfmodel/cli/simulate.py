@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel.cli.completion import complete_model
 from perfmodel.cli.output import AnchorOption, GpuOption, JsonOption, SetOption, note, print_json
 
 
@@ -29,7 +30,7 @@ Examples:
 
 
 def simulate(
-    model: Annotated[str, typer.Argument(help="Bundled model id, or path to a config.json.")],
+    model: Annotated[str, typer.Argument(help="Bundled model id, or path to a config.json.", autocompletion=complete_model)],
     gpu: GpuOption,
     gpus: Annotated[int, typer.Option(help="GPUs of all instances together.")] = 1,
     rate: Annotated[float | None, typer.Option(help="Requests a second; with --trace, what its arrivals are scaled to.")] = None,
