@@ -8,6 +8,7 @@ title="NAME" is a file of that name, which later blocks of the page may use. `<!
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)(?: +(?P<options>.+))?$")
@@ -24,6 +26,8 @@ NOT_RUN = re.compile(r"^\s*<!-- not run: (.+) -->$")
 WIDTH = "100"
 """Columns of the terminal that the commands print to."""
 OUTPUT, SKIPPED = "output", "..."
+OPEN = contextlib.ExitStack()
+"""What is to be closed when no more blocks are run."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,12 @@ def captured() -> Iterator[io.StringIO]:
 
 
 def command(words: list[str]) -> str:
-    """What `perfmodel ...` prints, run in this process. Raises AssertionError for another command or exit code."""
+    """What `perfmodel ...` or `curl ...` prints, run in this process. Raises AssertionError for another command or exit code."""
     from perfmodel.cli import main
 
-    assert words[0] == "perfmodel", f"{words[0]}: only commands of perfmodel are run; mark the block <!-- not run: reason -->"
+    if words[0] == "curl":
+        return curl(words[1:])
+    assert words[0] == "perfmodel", f"{words[0]}: only perfmodel and curl are run; mark the block <!-- not run: reason -->"
     errors = io.StringIO()
     with captured() as out, contextlib.redirect_stderr(errors):
         try:
@@ -140,6 +146,25 @@ def command(words: list[str]) -> str:
             code = stop.code or 0
     assert code == 0, f"{shlex.join(words)}: exit code {code}\n{errors.getvalue()}"
     return out.getvalue()
+
+
+def curl(words: list[str]) -> str:
+    """The answer to `URL [-d BODY]`. Raises AssertionError for one that is not 2xx."""
+    url, *rest = words
+    path = "/" + url.partition("/")[2]
+    answer = server().post(path, content=rest[1]) if rest[:1] == ["-d"] else server().get(path)
+    assert answer.is_success, f"curl {shlex.join(words)}: {answer.status_code} {answer.text}"
+    return answer.text
+
+
+@functools.cache
+def server() -> Any:
+    """A client of the server, until OPEN is closed."""
+    from starlette.testclient import TestClient
+
+    from perfmodel.server.app import create_app
+
+    return OPEN.enter_context(TestClient(create_app()))
 
 
 def matched(shown: str, printed: str) -> str:
@@ -181,6 +206,7 @@ if __name__ == "__main__":
     import tempfile
 
     assert sys.argv[1:] == ["--write"], __doc__
-    for path in pages():
-        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            path.write_text(renewed(path.read_text()))
+    with OPEN:
+        for path in pages():
+            with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+                path.write_text(renewed(path.read_text()))
