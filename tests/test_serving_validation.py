@@ -152,7 +152,7 @@ class TestFit:
     def test_the_file_is_read_as_it_was_written(self, tmp_path, monkeypatch):
         from perfmodel.serving import engine
 
-        calibration = Calibration(Engine(), {"tpot": {"model=a": 0.1}}, {"vllm": {"burst": 0.2}}, {"tpot": (0.8, 1.2)})
+        calibration = Calibration(Engine(), {"tpot": {"model=a": 0.1}}, {"vllm": {"burst": 0.2}}, {"aggregated": {"tpot": (0.8, 1.2)}})
         path = tmp_path / "engines.yaml"
         path.write_text(engine_text(calibration, {"rows": 3}))
         monkeypatch.setattr(engine, "FILE", path)
@@ -191,7 +191,13 @@ class TestValidate:
         assert found["not_fitted"]["scored"] == 1
         assert found["by_format"]["bf16"]["ttft"]["median_ape"] == pytest.approx(0.5)
         assert found["by_format"]["int4"]["tpot"]["median_ape"] is None
-        assert validating.interval_factors(held)["tpot"] == [1.111, 1.111]
+        assert validating.interval_factors(held)["aggregated"]["tpot"] == [1.111, 1.111]
+
+    def test_each_mode_has_an_interval_of_its_own(self):
+        rows = [SERVICE, replace(SERVICE, mode="disaggregated", decoders=1)]
+        edges = validating.edges_of(rows, "ttft")
+        assert edges.shape == (2, 2)
+        assert edges[1, 0] / edges[0, 0] < edges[1, 1] / edges[0, 1]  # queues before prefill instances are guessed
 
 
 class TestRealRows:

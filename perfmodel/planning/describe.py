@@ -20,9 +20,9 @@ ESTIMATED = {"ttft": (0.6, 1.6), "tpot": (0.8, 1.25)}
 """80 % intervals over the figure, where none were fitted."""
 
 
-def factors() -> tuple[dict[str, tuple[float, float]], str]:
-    """(low and high factor of TTFT and TPOT, where they come from: `fitted` to measured services or `estimated`)."""
-    fitted = load_calibration().interval
+def factors(mode: str) -> tuple[dict[str, tuple[float, float]], str]:
+    """(low and high factor of TTFT and TPOT in a mode, where they come from: `fitted` to measured services or `estimated`)."""
+    fitted = load_calibration().interval.get(mode, {})
     if not set(ESTIMATED) <= set(fitted):
         return ESTIMATED, "estimated"
     return {name: fitted[name] for name in ESTIMATED}, "fitted"
@@ -101,7 +101,7 @@ def _interval(found: Services, at: int, left: Array) -> Interval:
 
     Of tokens a second: the same clients, with both times low or both high; no more than the rate that is asked for.
     """
-    spread, status = factors()
+    spread, status = factors("disaggregated" if found.points.disaggregated[at] else "aggregated")
     ttft, tpot, points = float(found.ttft_ms[at]), float(found.tpot_ms[at]), found.points
     factors_ = {name: [edge**part for edge in spread[name]] for name, part in zip(("ttft", "tpot"), left.tolist(), strict=True)}
     ranges = {name: (value * factors_[name][0], value * factors_[name][1]) for name, value in (("ttft", ttft), ("tpot", tpot))}

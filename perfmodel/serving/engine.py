@@ -111,8 +111,8 @@ class Calibration:
     """`ttft` and `tpot` -> group, such as "backend=vllm gpu=b200" -> logarithm of measured over predicted."""
     backends: Mapping[str, Mapping[str, float]]
     """Backend -> values of OF_BACKENDS."""
-    interval: Mapping[str, tuple[float, float]]
-    """`ttft` and `tpot` -> factors between which 80 % of the measured services lie."""
+    interval: Mapping[str, Mapping[str, tuple[float, float]]]
+    """Mode -> `ttft` and `tpot` -> factors between which 80 % of the measured services lie."""
 
     def engine_of(self, backend: str | None = None) -> Engine:
         """The engine as a backend runs it; the one of all without."""
@@ -137,7 +137,7 @@ def load_calibration() -> Calibration:
         Engine(**found["engine"]),
         found.get("offsets", {}),
         found.get("backends", {}),
-        {k: (v[0], v[1]) for k, v in found.get("interval", {}).items()},
+        {mode: {figure: (pair[0], pair[1]) for figure, pair in own.items()} for mode, own in found.get("interval", {}).items()},
     )
 
 

@@ -185,7 +185,7 @@ def predict_step(r: StepRequest) -> StepResult:
     seconds = float(step_time(work, rates, engine, step)[0]) * factor
     ops = {name: float(values[0]) * factor for name, values in step_ops(work, rates, engine, step).items()}
     ops["launches ahead of kernels"] = max(seconds - sum(ops.values()), 0.0)
-    low, high = (value**spread for value in calibration.interval["tpot" if r.phase == "decode" else "ttft"])
+    low, high = (value**spread for value in calibration.interval["aggregated"]["tpot" if r.phase == "decode" else "ttft"])
     notes = (
         *gpu.notes,
         *spec.notes,

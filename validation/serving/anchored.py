@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from perfmodel.serving.anchoring import FIGURES, Prior, distances, load_of, posteriors
-from perfmodel.serving.engine import load_calibration
 from perfmodel.validation.measurements import Floats, Integers, Mask
 from perfmodel.validation.serving.fit import chosen_rows, fit_serving
 from perfmodel.validation.serving.flags import flag_services
 from perfmodel.validation.serving.predict import Services
 from perfmodel.validation.serving.rows import Service, read_services
-from perfmodel.validation.serving.validate import SCHEMA, ServingValidation, predict_services
+from perfmodel.validation.serving.validate import SCHEMA, ServingValidation, edges_of, predict_services
 
 ENOUGH = 4
 """Rows of a configuration that may have anchors, so that one is left beside three."""
@@ -76,7 +75,7 @@ class AnchoredValidation:
         at = self.at[mine]
         out: dict[str, Any] = {"n": int(chosen.sum()), "scored": len(at)}
         for figure in FIGURES:
-            measured, edges = getattr(self.held.services, figure)[at], load_calibration().interval.get(figure, (np.nan, np.nan))
+            measured, edges = getattr(self.held.services, figure)[at], edges_of(self.held.services.rows, figure)[:, at]
             plain = _errors(getattr(self.held, figure)[at], measured, edges, np.ones(len(at)))
             out[figure] = _errors(self.predicted[figure][mine], measured, edges, self.left[figure][mine]) | {"plain": plain}
         return out
@@ -126,7 +125,7 @@ def loads(services: Services, at: Integers) -> Floats:
     return load_of(load.clients[at], load.prompt[at] + load.output[at] / 2, load.prompt[at])
 
 
-def _errors(predicted: Floats, measured: Floats, interval: tuple[float, float], left: Floats) -> dict[str, float | None]:
+def _errors(predicted: Floats, measured: Floats, interval: Floats, left: Floats) -> dict[str, float | None]:
     if not len(measured):
         return dict.fromkeys(("median_ape", "mape", "coverage80"))
     size, ratio = np.abs(predicted / measured - 1.0), measured / predicted

@@ -29,13 +29,13 @@ def calibrate_serving(heard: Callable[[str], None]) -> tuple[Calibration, dict[s
     calibration = fit_serving(services, np.flatnonzero(used), heard)
     ttft, tpot = predict_services(services, calibration)
     held = ServingValidation(services, flags, ttft, tpot, used, 0.0)
-    intervals = {name: (pair[0], pair[1]) for name, pair in interval_factors(held).items()}
+    intervals = {mode: {name: (pair[0], pair[1]) for name, pair in own.items()} for mode, own in interval_factors(held).items()}
     about = {
         "status": "measured",
         "date": date.today().isoformat(),
         "dataset": "aiconfigurator-core 0.12.0, silicon_sample.csv (Apache-2.0; public InferenceMAX / InferenceX runs)",
         "rows": int(used.sum()),
-        "source": "perfmodel calibrate --op serving: robust least squares and ridge regression on a fifth of the configurations",
+        "source": "perfmodel calibrate --op serving: robust least squares and ridge regression on one configuration of each family",
     }
     return replace(calibration, interval=intervals), about
 
@@ -46,7 +46,7 @@ def as_json(calibration: Calibration) -> dict[str, Any]:
         "engine": {name: _short(value) for name, value in vars(calibration.engine).items()},
         "backends": {backend: {name: _short(value) for name, value in own.items()} for backend, own in calibration.backends.items()},
         "offsets": {figure: dict(found) for figure, found in calibration.offsets.items()},
-        "interval": {figure: list(pair) for figure, pair in calibration.interval.items()},
+        "interval": {mode: {figure: list(pair) for figure, pair in own.items()} for mode, own in calibration.interval.items()},
     }
 
 

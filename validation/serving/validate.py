@@ -68,9 +68,9 @@ class ServingValidation:
         reasons = Counter(flag for flag, mine in zip(self.flags, chosen, strict=True) if mine and flag)
         out: dict[str, Any] = {"n": int(chosen.sum()), "scored": int(counted.sum()), "flagged_by": dict(sorted(reasons.items()))}
         measured = {"ttft": self.services.ttft, "tpot": self.services.tpot}
-        interval = load_calibration().interval
         return out | {
-            figure: _errors(getattr(self, figure)[counted], measured[figure][counted], interval.get(figure)) for figure in FIGURES
+            figure: _errors(getattr(self, figure)[counted], measured[figure][counted], edges_of(self.services.rows, figure)[:, counted])
+            for figure in FIGURES
         }
 
 
@@ -120,20 +120,28 @@ def _by_folds(services: Services, fitted: Mask, heard: Callable[[str], None]) ->
     return out[0], out[1]
 
 
-def interval_factors(validation: ServingValidation) -> dict[str, list[float]]:
-    """`ttft` and `tpot` -> factors between which 80 % of the scored rows that were not fitted lie: measured over predicted."""
+def interval_factors(validation: ServingValidation) -> dict[str, dict[str, list[float]]]:
+    """Mode -> `ttft` and `tpot` -> factors between which 80 % of its scored rows that were not fitted lie: measured over predicted."""
     counted = validation.scored & ~validation.used
-    found = {}
-    for figure in FIGURES:
-        ratio = getattr(validation.services, figure)[counted] / getattr(validation, figure)[counted]
-        found[figure] = [round(float(value), 3) for value in np.percentile(ratio, (10, 90))]
+    modes = np.array([row.mode for row in validation.services.rows])
+    found: dict[str, dict[str, list[float]]] = {}
+    for mode in np.unique(modes[counted]).tolist():
+        mine = counted & (modes == mode)
+        ratios = {name: getattr(validation.services, name)[mine] / getattr(validation, name)[mine] for name in FIGURES}
+        found[mode] = {name: [round(float(value), 3) for value in np.percentile(ratio, (10, 90))] for name, ratio in ratios.items()}
     return found
 
 
-def _errors(predicted: Floats, measured: Floats, interval: tuple[float, float] | None) -> dict[str, float | None]:
+def edges_of(rows: Sequence[Service], figure: str) -> Floats:
+    """[2, n] low and high factor of the interval of each row's mode; NaN where none was fitted."""
+    interval, none = load_calibration().interval, (np.nan, np.nan)
+    return np.array([interval.get(row.mode, {}).get(figure, none) for row in rows], float).reshape(-1, 2).T
+
+
+def _errors(predicted: Floats, measured: Floats, edges: Floats) -> dict[str, float | None]:
     if not len(measured):
         return dict.fromkeys(("median_ape", "mape", "p90_ape", "bias", "coverage80"))
-    low, high = interval or (np.nan, np.nan)
+    low, high = edges
     error = predicted / measured - 1.0
     size = np.abs(error)
     return {
@@ -141,5 +149,5 @@ def _errors(predicted: Floats, measured: Floats, interval: tuple[float, float] |
         "mape": float(size.mean()),
         "p90_ape": float(np.percentile(size, 90)),
         "bias": float(np.median(error)),
-        "coverage80": float(((predicted * low <= measured) & (measured <= predicted * high)).mean()) if interval else None,
+        "coverage80": None if np.isnan(edges).any() else float(((predicted * low <= measured) & (measured <= predicted * high)).mean()),
     }
