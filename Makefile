@@ -29,7 +29,7 @@ test: ## Run the tests
 	$(BIN)/pytest -n $(JOBS)
 
 kernels: ## Compile every kernel for every architecture, without a GPU
-	$(BIN)/perfmodel kernels check --jobs $(JOBS)
+	$(BIN)/perfmodel kernels check --no-sass --jobs $(JOBS)
 
 bench: ## Predictions a second on this machine, and seconds for a million simulated requests
 	$(BIN)/perfmodel bench predictor
