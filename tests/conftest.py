@@ -32,27 +32,35 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"needs compute capability {wanted.kwargs}, not {gpu_capability()}")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def untraced_compiler():
-    """Coverage is paused while numba compiles: nothing of ours runs there, and tracing it takes as long again."""
-    if sys.gettrace() is None or find_spec("numba_cuda") is None:
-        yield
-        return
-    from numba import cuda
+def untraced(function):
+    """`function` without the tracer that coverage has set."""
 
-    compile_traced = cuda.compile
-
-    @wraps(compile_traced)
-    def compile_untraced(*arguments, **choices):
+    @wraps(function)
+    def call(*arguments, **choices):
         tracer = sys.gettrace()
         sys.settrace(None)
         try:
-            return compile_traced(*arguments, **choices)
+            return function(*arguments, **choices)
         finally:
             sys.settrace(tracer)
 
+    return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def untraced_compiler():
+    """Coverage is paused while numba compiles: nothing of ours runs there, and tracing it takes as long again."""
+    if sys.gettrace() is None:
+        yield
+        return
+    from numba.core.dispatcher import Dispatcher
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda, "compile", compile_untraced)
+        patch.setattr(Dispatcher, "compile", untraced(Dispatcher.compile))
+        if find_spec("numba_cuda") is not None:
+            from numba import cuda
+
+            patch.setattr(cuda, "compile", untraced(cuda.compile))
         yield
 
 
