@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install format lint typecheck test kernels bench all
+.PHONY: help install format lint typecheck test kernels docs docs-output bench all
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: ## Make the virtual environment, with the development tools and the measured data
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,8 +31,15 @@ test: ## Run the tests
 kernels: ## Compile every kernel for every architecture, without a GPU
 	$(BIN)/perfmodel kernels check --no-sass --jobs $(JOBS)
 
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: ## Build the documentation into site/; any warning is an error
+	$(BIN)/mkdocs build --strict
+
+docs-output: ## Print anew what the commands in README.md and docs/ print
+	$(BIN)/python tests/doc_blocks.py --write
+
 bench: ## Predictions a second on this machine, and seconds for a million simulated requests
 	$(BIN)/perfmodel bench predictor
 	$(BIN)/perfmodel bench simulator
 
-all: format lint typecheck test kernels ## All of the above but install and bench
+all: format lint typecheck test kernels docs ## All of the above but install, docs-output and bench

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perfmodel.api import gap as gap
     from perfmodel.errors import PerfModelError as PerfModelError
+    from perfmodel.gap_request import GapRequest as GapRequest
+    from perfmodel.gap_result import GapResult as GapResult
     from perfmodel.hardware import load_gpu as load_gpu
     from perfmodel.latency import moe_latency as moe_latency
     from perfmodel.planning.request import PlanRequest as PlanRequest
     from perfmodel.planning.results import PlanResult as PlanResult
     from perfmodel.planning.search import plan as plan
+    from perfmodel.serving.anchors import Anchor as Anchor
+    from perfmodel.serving.predict import StepRequest as StepRequest
     from perfmodel.serving.predict import StepResult as StepResult
     from perfmodel.serving.predict import predict as predict
     from perfmodel.simulation.run import simulate as simulate
@@ -26,11 +30,15 @@ if TYPE_CHECKING:
     from perfmodel.workload import load_model as load_model
 
 _HOME = {
+    "Anchor": "perfmodel.serving.anchors",
     "gap": "perfmodel.api",
     "moe_latency": "perfmodel.latency",
     "plan": "perfmodel.planning.search",
     "predict": "perfmodel.serving.predict",
+    "StepRequest": "perfmodel.serving.predict",
     "StepResult": "perfmodel.serving.predict",
+    "GapRequest": "perfmodel.gap_request",
+    "GapResult": "perfmodel.gap_result",
     "PlanRequest": "perfmodel.planning.request",
     "PlanResult": "perfmodel.planning.results",
     "load_gpu": "perfmodel.hardware",
@@ -42,8 +50,8 @@ _HOME = {
     "PerfModelError": "perfmodel.errors",
 }
 __all__ = [
-    "PerfModelError", "PlanRequest", "PlanResult", "StepResult", "SweepRequest", "SweepSummary", "gap", "load_gpu", "load_model",
-    "moe_latency", "plan", "predict", "simulate", "sweep",
+    "Anchor", "GapRequest", "GapResult", "PerfModelError", "PlanRequest", "PlanResult", "StepRequest", "StepResult", "SweepRequest",
+    "SweepSummary", "gap", "load_gpu", "load_model", "moe_latency", "plan", "predict", "simulate", "sweep",
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,16 @@ import numpy as np
 from perfmodel.attribution import GapRows, cause_name, gap_rows
 from perfmodel.errors import PerfModelError
 from perfmodel.explain import Facts, cure, why
+from perfmodel.gap_request import DEFAULT_TOKENS as DEFAULT_TOKENS
+from perfmodel.gap_request import GapRequest
 from perfmodel.hardware import GpuSpec
 from perfmodel.scenario import Scenario, as_gpu, default_format, layer_rows, resolve
 from perfmodel.units import GB, MICROSECOND, TFLOPS
+from perfmodel.validated import validate
 from perfmodel.workload import load_model
 from perfmodel.workload.layer import MoeLayer
 from perfmodel.workload.model import ModelSpec
 from perfmodel.workload.routing import parse_routing
-
-MOST_ROWS = 1000
-"""Token counts of one gap: each is explained in full."""
-DEFAULT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 
 
 def gap(
@@ -47,23 +46,38 @@ def gap(
     tokens: entering the layer over the whole expert-parallel group. `against`: another peak, TFLOPS. `changes`: what-ifs such as
     "memory.bandwidth_GBps=9000". Returns the JSON object of `perfmodel gap`. Raises PerfModelError for anything that does not fit.
     """
-    spec = model if isinstance(model, ModelSpec) else load_model(model)
-    layer = _moe_layer(spec)
+    given = {k: v for k, v in locals().items() if k not in ("model", "gpu")}
+    names = {"model": str(model) if isinstance(model, Path) else model, "gpu": str(gpu) if isinstance(gpu, Path) else gpu}
+    request = validate(GapRequest, {**names, **given})
+    return gaps(request, [request.tokens])[0]
+
+
+def gaps(request: GapRequest, tokens: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """An answer for each of several lists of token counts, computed at once: each is what the request with these `tokens` alone gets.
+
+    Raises PerfModelError as `gap` does.
+    """
+    r = request
+    spec = r.model if isinstance(r.model, ModelSpec) else load_model(r.model)
+    layer = moe_layer_of(spec)
     scenario = layer_scenario(
-        spec, as_gpu(gpu, changes), format=format, kernel=kernel, routing=routing, launch=launch, comm=comm, clock=clock,
-        placement=placement, redundant=redundant,
+        spec, as_gpu(r.gpu, r.changes), format=r.format, kernel=r.kernel, routing=r.routing, launch=r.launch, comm=r.comm,
+        clock=r.clock, placement=r.placement, redundant=r.redundant,
     )  # fmt: skip
-    counts = _token_counts(tokens)
-    _check_ranks(ep=ep, tp=tp)
-    rows = layer_rows(_columns(layer, counts, ep, tp), gated=layer.gated)
-    peak = None if against is None else _against(against)
-    parts = gap_rows(scenario, rows, peak)
-    asked = {"ep": ep, "tp": tp, "launch": launch, "comm": comm, "clock": clock, "placement": placement, "redundant": redundant}
-    result = _as_object(scenario, spec, layer, counts, parts, peak)
-    notes = [*result["notes"], *_warnings(scenario, spec, layer, ep, tp)]
-    if format is None and spec.format is None and spec.layers > 1:
+    counts = [count for several in tokens for count in several]
+    peak = None if r.against is None else r.against * TFLOPS
+    parts = gap_rows(scenario, layer_rows(layer_columns(layer, counts, r.ep, r.tp), gated=layer.gated), peak)
+    rows = _rows(scenario, counts, parts, peak)
+    notes = _warnings(scenario, spec, layer, r.ep, r.tp)
+    if r.format is None and spec.format is None and spec.layers > 1:
         notes.append(f"the format of the weights is not known: {scenario.format.id} is assumed (--format names another)")
-    return {**result, **asked, "changes": list(changes), "notes": notes}
+    asked = {name: getattr(r, name) for name in ("ep", "tp", "launch", "comm", "clock", "placement", "redundant")}
+    results = []
+    for several in tokens:
+        own, rows = rows[: len(several)], rows[len(several) :]
+        result = _as_object(scenario, spec, layer, own, peak)
+        results.append({**result, **asked, "changes": list(r.changes), "notes": [*result["notes"], *notes]})
+    return results
 
 
 def layer_scenario(
@@ -80,7 +94,7 @@ def layer_scenario(
     redundant: int = 0,
 ) -> Scenario:
     """The scenario of a model's MoE layer; None stands for the format and the routing that suit the model. Raises PerfModelError."""
-    layer = _moe_layer(spec)
+    layer = moe_layer_of(spec)
     chosen = default_format(spec.format, gpu) if format is None else format
     groups = (layer.n_group, layer.topk_group)
     kind = ("group-limited" if layer.n_group > 1 else "uniform") if routing is None else routing
@@ -88,40 +102,11 @@ def layer_scenario(
     return resolve(gpu, chosen, kernel, routing=parsed, launch=launch, comm=comm, clock=clock)
 
 
-def _moe_layer(spec: ModelSpec) -> MoeLayer:
+def moe_layer_of(spec: ModelSpec) -> MoeLayer:
+    """The MoE layer of a model. Raises PerfModelError for a model without one."""
     if spec.moe is None:
         raise PerfModelError("has no MoE layer", field="MODEL", value=spec.id, mend="Choose one that has (`perfmodel models`).")
     return spec.moe
-
-
-def _token_counts(tokens: int | Sequence[int]) -> list[int]:
-    if isinstance(tokens, str | bytes) or not isinstance(tokens, int | np.integer | Iterable):
-        raise PerfModelError("must be whole numbers", field="tokens", value=tokens, mend="Give token counts such as [1, 64, 4096].")
-    counts = [tokens] if isinstance(tokens, int | np.integer) else list(np.atleast_1d(tokens) if isinstance(tokens, np.ndarray) else tokens)
-    if not counts:
-        raise PerfModelError("no token count given", field="tokens", mend="Give at least one, such as 64.")
-    if len(counts) > MOST_ROWS:
-        raise PerfModelError(
-            f"at most {MOST_ROWS} token counts a call", field="tokens", value=len(counts), mend="Use moe_latency for more."
-        )
-    for count in counts:
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count < 2**31:
-            raise PerfModelError("must be a whole number from 1", field="tokens", value=count, mend="Give token counts such as 1,64,4096.")
-    return [int(c) for c in counts]
-
-
-def _check_ranks(**ranks: object) -> None:
-    for name, count in ranks.items():
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count < 2**31:
-            raise PerfModelError("must be a whole number from 1", field=name, value=count, mend="Give the number of ranks, such as 8.")
-
-
-def _against(tflops: float) -> float:
-    if isinstance(tflops, bool) or not isinstance(tflops, int | float) or not 0 < tflops <= 1e9:
-        raise PerfModelError(
-            "must be a positive number of TFLOPS up to a billion", field="against", value=tflops, mend="Give a peak such as 9000."
-        )
-    return tflops * TFLOPS
 
 
 def _warnings(scenario: Scenario, spec: ModelSpec, layer: MoeLayer, ep: int, tp: int) -> list[str]:
@@ -146,7 +131,8 @@ def _not_over(value: float, limit: float) -> float:
     return min(value, limit)
 
 
-def _columns(layer: MoeLayer, tokens: list[int], ep: int, tp: int) -> dict[str, np.ndarray]:
+def layer_columns(layer: MoeLayer, tokens: list[int], ep: int, tp: int) -> dict[str, np.ndarray]:
+    """The columns of `layer_rows`: a row a token count."""
     scalars = {
         "hidden": layer.hidden,
         "width": layer.width,
@@ -160,14 +146,17 @@ def _columns(layer: MoeLayer, tokens: list[int], ep: int, tp: int) -> dict[str, 
     return {"tokens": np.array(tokens), **{name: np.full(len(tokens), value) for name, value in scalars.items()}}
 
 
-def _as_object(
-    scenario: Scenario, spec: ModelSpec, layer: MoeLayer, tokens: list[int], parts: list[GapRows], against: float | None
-) -> dict[str, Any]:
+def _rows(scenario: Scenario, tokens: list[int], parts: list[GapRows], against: float | None) -> list[dict[str, Any]]:
+    """The rows of the JSON in the order of `tokens`."""
     rows: dict[int, dict[str, Any]] = {}
     for part in parts:
         for at, place in enumerate(part.index.tolist()):
             rows[place] = {"tokens": tokens[place], **_row(Facts(scenario, part, at, against))}
-    kernels = {row["kernel"] for row in rows.values()}
+    return [rows[i] for i in range(len(tokens))]
+
+
+def _as_object(scenario: Scenario, spec: ModelSpec, layer: MoeLayer, rows: list[dict[str, Any]], against: float | None) -> dict[str, Any]:
+    kernels = {row["kernel"] for row in rows}
     notes = [*scenario.gpu.notes, *spec.notes]
     if layer.latent:
         notes.append("the projections into and out of the latent width are not part of the layer's time")
@@ -181,7 +170,7 @@ def _as_object(
         "peak_tflops": (against or scenario.peak) / TFLOPS,
         "layer": layer.model_dump(exclude_none=True),
         "notes": notes,
-        "rows": [rows[i] for i in range(len(tokens))],
+        "rows": rows,
     }
 
 

@@ -110,7 +110,11 @@ def resolve(
 
 
 def as_gpu(gpu: str | Path | GpuSpec, changes: Sequence[str] = ()) -> GpuSpec:
-    """The GPU that an id, a path or a loaded GpuSpec names, with `changes`. Raises PerfModelError for changes to a loaded one."""
+    """The GPU that an id, a path or a loaded GpuSpec names, with `changes` (or a single one).
+
+    Raises PerfModelError for changes to a loaded one.
+    """
+    changes = (changes,) if isinstance(changes, str) else changes
     if not isinstance(gpu, GpuSpec):
         return load_gpu(gpu, changes)
     if changes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.files import line_of, load_yaml, read_text
@@ -17,6 +17,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
+Changes = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given), Field(strict=False)]
+"""What-ifs, such as "memory.bandwidth_GBps=9600": several, or a single one as text."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -36,22 +38,41 @@ def validate(kind: type[M], data: dict[str, Any], *, file: str | Path | None = N
 
 def explain(error: ValidationError, kind: type[BaseModel], *, file: str | Path | None = None, text: str | None = None) -> PerfModelError:
     """The first of pydantic's complaints as a PerfModelError; further ones are counted and named in the mend."""
-    # A misspelt field comes before the one that it leaves missing.
-    details = sorted(error.errors(include_url=False), key=lambda d: d["type"] == "missing")
-    first, rest = details[0], details[1:]
-    context = first.get("ctx", {})  # validators of ours may name field, value and mend in a PydanticCustomError
-    location = tuple(context["field"].split(".")) if "field" in context else tuple(part for part in first["loc"] if not _is_tag(part))
+    first, *rest = _details(error)
+    found = _explained(first, kind, file, text)
+    others = list(dict.fromkeys(".".join(str(p) for p in d["loc"] if not _is_tag(p)) for d in rest))
+    others = [o for o in others if o != (found.field or "")][:4]
+    if others:
+        return PerfModelError(
+            found.problem, file=file, line=found.line, field=found.field, value=found.value,
+            mend=f"{found.mend} Also wrong: {', '.join(others)}.",
+        )  # fmt: skip
+    return found
+
+
+def explain_all(
+    error: ValidationError, kind: type[BaseModel], *, file: str | Path | None = None, text: str | None = None, most: int = 20
+) -> list[PerfModelError]:
+    """pydantic's complaints, up to `most`, as a PerfModelError each."""
+    return [_explained(detail, kind, file, text) for detail in _details(error)[:most]]
+
+
+def _details(error: ValidationError) -> list[Any]:
+    """What pydantic complains of. A misspelt field comes before the one that it leaves missing."""
+    return sorted(error.errors(include_url=False), key=lambda d: d["type"] == "missing")
+
+
+def _explained(detail: Any, kind: type[BaseModel], file: str | Path | None, text: str | None) -> PerfModelError:
+    context = detail.get("ctx", {})  # validators of ours may name field, value and mend in a PydanticCustomError
+    location = tuple(context["field"].split(".")) if "field" in context else tuple(part for part in detail["loc"] if not _is_tag(part))
     field = ".".join(str(part) for part in location)
-    mend = context.get("mend") or _mend(first, kind, location)
-    if rest:
-        others = list(dict.fromkeys(".".join(str(p) for p in d["loc"] if not _is_tag(p)) for d in rest))
-        others = [o for o in others if o != field][:4]
-        mend += f" Also wrong: {', '.join(others)}." if others else ""
-    message = first["msg"].removeprefix("Value error, ")
+    message = detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:] if message[:1].isupper() and not message[:2].isupper() else message
-    shown = context.get("value", first["input"])
-    value = shown if first["type"] != "missing" and not isinstance(shown, dict | BaseModel) else None
-    return PerfModelError(message, file=file, line=line_of(text, location) if text else None, field=field or None, value=value, mend=mend)
+    shown = context.get("value", detail["input"])
+    value = shown if detail["type"] != "missing" and not isinstance(shown, dict | BaseModel) else None
+    line = line_of(text, location) if text else None
+    mend = context.get("mend") or _mend(detail, kind, location)
+    return PerfModelError(message, file=file, line=line, field=field or None, value=value, mend=mend)
 
 
 def _is_tag(part: object) -> bool:

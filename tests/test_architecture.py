@@ -21,6 +21,7 @@ RANK = {
     "profiles": 5,
     "ops": 6,
     "model": 7,  # the modules straight under perfmodel/: latency, gap
+    "diagnose": 8,
     "serving": 8,
     "sweeps": 8,
     "planning": 9,
@@ -28,18 +29,23 @@ RANK = {
     "public": 10,  # the names of perfmodel/__init__.py
     "validation": 10,
     "report": 10,
-    "cli": 11,
+    "page": 11,
+    "server": 12,
+    "cli": 13,
 }
 KERNELS_MAY_IMPORT = {"kernels", "formats", "units", "errors"}
 MAY_PRINT = {"report", "cli"}
 
 
+LINKED = ("gpu_specs", "kernels", "validation")
+
+
 def modules() -> Iterator[tuple[str, Path]]:
     """(dotted name, file) of every module of the project; the three linked folders are read where they stand."""
-    for folder, prefix in (("perfmodel", ""), ("gpu_specs", "perfmodel."), ("kernels", "perfmodel."), ("validation", "perfmodel.")):
+    for folder, prefix in (("perfmodel", ""), *((name, "perfmodel.") for name in LINKED)):
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            if folder == "perfmodel" and parts[1] in ("gpu_specs", "kernels", "validation"):
+            if folder == "perfmodel" and parts[1] in LINKED:
                 continue  # the links
             yield prefix + ".".join(parts), path
 
@@ -51,7 +57,7 @@ def room_of(module: str) -> str:
         return "public"
     if name == "__main__":
         return "cli"
-    return name if name in RANK or ((ROOT / "perfmodel" / name).is_dir() and name) else "model"
+    return name if name in (*RANK, *LINKED) or (ROOT / "perfmodel" / name).is_dir() else "model"
 
 
 def imported(tree: ast.AST, module: str) -> Iterator[str]:

@@ -1,13 +1,19 @@
 """What is installed is what is in the checkout: the package tables, the links, the wheel's content, and a light import."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from perfmodel.cli import completion
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("gpu_specs", "kernels", "validation")
@@ -50,6 +56,8 @@ def test_package_dir_leads_to_the_folder_of_each_package():
 
 @pytest.mark.parametrize("name", LINKED)
 def test_links_resolve_relatively(name):
+    if (ROOT / "PKG-INFO").exists():
+        pytest.skip("a source distribution has no links: install it")
     link = ROOT / "perfmodel" / name
     assert link.is_symlink()
     assert link.readlink() == Path("..", name)
@@ -83,18 +91,29 @@ def test_nothing_names_a_path_of_one_machine():
             assert not [word for word in words if word in text], name
 
 
+def run(*command, **options) -> str:
+    """What a command prints. Fails with the end of what it says where it fails."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> zipfile.ZipFile:
-    """A wheel built from a copy, so that the build leaves nothing in the checkout; the network is not used."""
-    copy, out = tmp_path_factory.mktemp("copy") / "project", tmp_path_factory.mktemp("wheel")
+def archives(tmp_path_factory) -> Path:
+    """A folder with a wheel and a source distribution, built from a copy, so that nothing is left in the checkout; without the network."""
+    copy, out = tmp_path_factory.mktemp("copy") / "project", tmp_path_factory.mktemp("archives")
     skip = shutil.ignore_patterns(
-        ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "*.egg-info", "__pycache__"
+        ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", "build", "dist", "site", "*.egg-info", "__pycache__"
     )
     shutil.copytree(ROOT, copy, symlinks=True, ignore=skip)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(out), str(copy)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return zipfile.ZipFile(next(out.glob("perfmodel-*.whl")))
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", out, copy)
+    run(sys.executable, "-c", f"from setuptools import build_meta; build_meta.build_sdist({str(out)!r})", cwd=copy)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(archives) -> zipfile.ZipFile:
+    return zipfile.ZipFile(next(archives.glob("perfmodel-*.whl")))
 
 
 def test_wheel_holds_the_data(wheel):
@@ -102,7 +121,7 @@ def test_wheel_holds_the_data(wheel):
     for folder in ("perfmodel", *LINKED):
         for path in (ROOT / folder).rglob("*"):
             parts = path.relative_to(ROOT).parts
-            data = path.suffix in (".yaml", ".csv", ".py") or path.name in (".schema.json", "py.typed")
+            data = path.is_file() and path.suffix not in (".md", ".pyc")
             if data and "__pycache__" not in parts and not (folder == "perfmodel" and parts[1] in LINKED):
                 inside = "/".join(parts if folder == "perfmodel" else ("perfmodel", *parts))
                 assert inside in names, f"{inside} is not in the wheel"
@@ -117,3 +136,50 @@ def test_wheel_owns_nothing_outside_perfmodel(wheel):
 def test_wheel_starts_the_command(wheel):
     entry = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     assert "perfmodel = perfmodel.cli:main" in wheel.read(entry).decode()
+
+
+def test_wheel_runs_where_nothing_of_the_checkout_is(archives, tmp_path):
+    """In an environment of its own, which borrows no more than what the project depends on."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", next(archives.glob("*.whl")))
+    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    (packages / "borrowed.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = python.with_name("perfmodel")
+    version = project()["project"]["version"]
+    assert run(command, "--version", cwd=tmp_path, env=clean) == f"perfmodel {version}\n"
+    assert "weight traffic" in run(command, "gap", "gpt-oss-20b", "--gpu", "b200", cwd=tmp_path, env=clean)
+    asked = {"_PERFMODEL_COMPLETE": "complete_bash", "COMP_WORDS": "perfmodel gap --gpu h20", "COMP_CWORD": "3"}
+    assert run(command, cwd=tmp_path, env=clean | asked).split() == ["h20", "h200"]  # what the shell asks after Tab
+    where = run(python, "-c", "import perfmodel.kernels as k; print(k.__file__)", cwd=tmp_path, env=clean)
+    assert Path(where.strip()).is_relative_to(packages)
+
+
+def test_sdist_holds_all_that_is_tracked_but_the_links(archives):
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, cwd=ROOT)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    with tarfile.open(next(archives.glob("perfmodel-*.tar.gz"))) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {name for name in listed.stdout.splitlines() if (ROOT / name).exists()} - inside == {f"perfmodel/{name}" for name in LINKED}
+    assert not [name for name in inside if name.startswith(tuple(f"perfmodel/{link}/" for link in LINKED))]
+
+
+def test_changelog_begins_with_the_version():
+    found = re.findall(r"^## \[(.+?)\] - (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert found[0][0] == project()["project"]["version"]
+
+
+@pytest.mark.parametrize(
+    ("complete", "begun", "offered"),
+    [
+        (completion.complete_gpu, "h20", ["h20", "h200"]),
+        (completion.complete_model, "gpt-oss-2", ["gpt-oss-20b"]),
+        (completion.complete_kernel, "au", ["auto"]),
+        (completion.complete_format, "nv", ["nvfp4", "nvfp4-w4a16"]),
+        (completion.complete_gpu, "./mine", []),  # the shell completes paths
+    ],
+)
+def test_ids_are_completed(complete, begun, offered):
+    assert complete(begun) == offered

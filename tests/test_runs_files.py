@@ -6,8 +6,9 @@ import pytest
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import load_gpu
+from perfmodel.hardware.devices import gpu_of, known_devices
 from perfmodel.validation.runs.files import committed, read_runs
-from perfmodel.validation.runs.kernels import _devices, gpu_of, named
+from perfmodel.validation.runs.kernels import named
 
 PROVENANCE = {"device": "NVIDIA H200", "driver": "580.1", "date": "2026-11-30T00:00:00+00:00", "versions": {"torch": "2.11.0"}}
 BENCH = "kernel,ours,math,format,experts,n,k,tokens_per_expert,us,hold_s,sm_MHz,power_W,rel_err,nan"
@@ -98,5 +99,5 @@ def test_names_of_kernels():
 def test_names_of_devices():
     names = ("NVIDIA H200", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA B200", "Some GPU")
     assert [gpu_of(name) for name in names] == ["h200", None, "h100", "h100-pcie", "b200", None]
-    for gpu in filter(None, _devices().values()):
+    for gpu in filter(None, known_devices().values()):
         load_gpu(gpu)

@@ -13,7 +13,7 @@ from perfmodel.serving.engine import Engine, groups_of, load_calibration
 from perfmodel.serving.memory import most_sequences
 from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.predict import as_json, predict
-from perfmodel.serving.steady import Load, Side, aggregated, disaggregated
+from perfmodel.serving.steady import Load, Side, aggregated, disaggregated, most_sharing
 from perfmodel.serving.step import OPS, Batch, decode, rates_of, step_ops, step_time
 from perfmodel.serving.work import work_of
 
@@ -125,12 +125,21 @@ class TestSteady:
         one, four = (disaggregated(prefill, Side(work, rates, vector(n), vector(1000)), ENGINE, load(512)) for n in (1, 4))
         assert four.tpot < one.tpot
 
+    def test_prompts_that_arrive_during_a_step_share_the_next(self):
+        work, _ = deployed()
+        assert most_sharing(work, load(64, prompt=1000)).tolist() == [8]
+        assert most_sharing(work, load(3, prompt=1000)).tolist() == [3]
+        assert most_sharing(work, load(64, prompt=9000)).tolist() == [1]
+
 
 class TestCalibration:
     def test_groups_of_a_service(self):
         words = {"backend": "vllm", "model": "gpt-oss-120b"}
-        assert groups_of(words) == ["backend=vllm", "backend=vllm model=gpt-oss-120b", "model=gpt-oss-120b"]
-        assert groups_of({}) == []
+        assert groups_of(words, "ttft") == ["backend=vllm", "model=gpt-oss-120b", "backend=vllm model=gpt-oss-120b"]
+        assert groups_of(words, "tpot") == []  # what a model's decode differs by is of one GPU
+        on = words | {"gpu": "h200"}
+        assert groups_of(on, "tpot") == ["backend=vllm gpu=h200", "model=gpt-oss-120b gpu=h200", "backend=vllm model=gpt-oss-120b gpu=h200"]
+        assert groups_of({}, "tpot") == []
 
     def test_an_unknown_service_has_no_offset(self):
         assert load_calibration().factor("tpot", {"model": "nobody's"}) == 1.0

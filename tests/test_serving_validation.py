@@ -72,8 +72,9 @@ class TestRows:
 
 class TestFlags:
     def test_each_reason(self):
-        apart = replace(SERVICE, mode="disaggregated", clients=9)
         r1 = replace(SERVICE, model="deepseek-r1")
+        apart = replace(r1, mode="disaggregated", clients=9)
+        qwen, gpt = replace(SERVICE, model="qwen3-32b", gpu="gb200"), replace(SERVICE, model="gpt-oss-120b", clients=512)
         rows = [
             SERVICE,
             apart,
@@ -83,8 +84,14 @@ class TestFlags:
             replace(r1, backend="trtllm"),
             replace(r1, backend="trtllm", measured="2025-12-15"),
             replace(r1, origin="gap"),
+            replace(SERVICE, model="llama-3.1-8b", backend="vllm", origin="gap"),
+            replace(qwen, clients=2),
+            replace(qwen, clients=1),
+            replace(gpt, backend="vllm"),
+            replace(gpt, backend="trtllm"),
         ]
-        expected = ["", "workers-unknown", "", "", "not-aggregated", "unlabelled-mtp", "", "other-benchmark"]
+        expected = ["", "workers-unknown", "", "", "not-aggregated", "unlabelled-mtp", "", "other-benchmark", "other-benchmark"]
+        expected += ["early-blackwell", "", "hidden-limit", ""]
         assert flag_services(rows) == expected
         assert set(expected) - {""} <= set(reading.names().flags)
 
@@ -97,9 +104,19 @@ class TestFlags:
 class TestFit:
     def test_a_configuration_is_on_one_side(self):
         rows = [replace(SERVICE, decode=Parallel(tp=tp), clients=clients) for tp in (1, 2, 4, 8, 16) for clients in (1, 8)]
-        chosen = chosen_rows(rows)
+        rows += [replace(SERVICE, model="glm-5", clients=clients) for clients in range(1, 11)]  # a family of one configuration
+        usable = np.ones(20, bool)
+        chosen = chosen_rows(rows, usable)
         assert chosen.sum() == 2
-        assert chosen.reshape(5, 2).all(axis=1).sum() == 1
+        assert chosen[:10].reshape(5, 2).all(axis=1).tolist() == [False, True, False, False, False]  # the middle of 1, 16, 2, 4, 8
+        usable[2] = False
+        assert chosen_rows(rows, usable).sum() == 1  # flagged rows are not fitted
+
+    def test_decoders_that_a_row_does_not_say(self):
+        apart = replace(SERVICE, mode="disaggregated", clients=64)
+        large = replace(apart, decode=Parallel(dp=32, ep=32))
+        rows = [apart, replace(apart, clients=2), replace(apart, decoders=7), large, SERVICE]
+        assert Services.of(rows).decoding.instances.tolist() == [4, 2, 7, 1, 1]
 
     def test_rows_of_a_large_configuration_count_less(self):
         rows = [SERVICE] * 48 + [replace(SERVICE, backend="sglang")]
@@ -108,11 +125,11 @@ class TestFit:
     def test_offsets_find_what_groups_have_in_common_and_are_drawn_to_nothing(self):
         rows = [SERVICE] * 60 + [replace(SERVICE, backend="sglang", model="glm-5")] * 60
         residual = np.concatenate([np.full(60, 0.3), np.full(60, -0.3)])
-        offsets = fit_offsets(rows, residual, np.ones(120))
-        found = apply_offsets(rows, offsets)
+        offsets = fit_offsets(rows, "ttft", residual, np.ones(120))
+        found = apply_offsets(rows, "ttft", offsets)
         assert 0.25 < found[0] < 0.3
         assert -0.3 < found[-1] < -0.25
-        few = apply_offsets(rows[:1], fit_offsets(rows[:1], residual[:1], np.ones(1)))
+        few = apply_offsets(rows[:1], "ttft", fit_offsets(rows[:1], "ttft", residual[:1], np.ones(1)))
         assert 0 < few[0] < 0.15
 
     def test_the_fit_finds_the_services_that_an_engine_made(self):

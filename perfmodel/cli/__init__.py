@@ -25,8 +25,10 @@ COMMANDS = (
     "scoreboard",
     "calibrate",
     "measure",
+    "diagnose",
     "runs",
     "bench",
+    "serve",
     "kernels",
 )
 """Modules of this folder, in the order of `--help`; each has `register(app)`. They import what is heavy inside their functions."""
@@ -42,10 +44,7 @@ def main(argv: list[str] | None = None) -> None:
         _fail("stdout is closed: there is nowhere to print to", 2)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no box characters still gets its table
-    app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
-    app.callback()(_options)
-    for name in COMMANDS:
-        import_module(f"perfmodel.cli.{name}").register(app)
+    app = build_app()
     try:
         try:
             app(args=argv)
@@ -66,6 +65,15 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:
         _silence_stdout()
         _fail(f"{error.filename or 'the output'}: {error.strerror}. Check the path and the space left.", 2)
+
+
+def build_app() -> typer.Typer:
+    """The application with all its commands; the command line reference is made from it, too."""
+    app = typer.Typer(help=HELP, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+    app.callback()(_options)
+    for name in COMMANDS:
+        import_module(f"perfmodel.cli.{name}").register(app)
+    return app
 
 
 def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:

@@ -37,7 +37,7 @@ def calibrate(
         typer.Option(
             "--op",
             help="moe, an op beside it (gemm, attention, quantise, collectives, a2a); `runs`: our own kernels, by the committed runs; "
-            "or `serving`: the engine of services.",
+            "`serving`: the engine of services; or `anchors`: how alike measured services are.",
         ),
     ] = "moe",
     write: Annotated[bool, typer.Option("--write", help="Write the fits into the profiles' YAML files.")] = False,
@@ -45,10 +45,10 @@ def calibrate(
 ) -> None:
     """Fit, print and perhaps write."""
     with stoppable(lambda: "profiles that are noted as written are whole, all others are as they were; fits of no file are lost"):
-        if op == "serving":
+        if op in ("serving", "anchors"):
             if kernel:
-                raise PerfModelError("does not go with --op serving", field="--kernel", value=kernel[0], mend="Leave it out.")
-            _serving(write, json)
+                raise PerfModelError(f"does not go with --op {op}", field="--kernel", value=kernel[0], mend="Leave it out.")
+            (_serving if op == "serving" else _anchors)(write, json)
             return
         if op == "runs":
             _runs(kernel or [], write, json)
@@ -113,6 +113,19 @@ def _serving(write: bool, json: bool) -> None:
         _write(engine.FILE, engine_text(calibration, about))
     if json:
         print_json({"schema": "perfmodel.calibrate/1", "serving": as_json(calibration), "about": about})
+
+
+def _anchors(write: bool, json: bool) -> None:
+    from perfmodel.serving import anchoring
+    from perfmodel.validation.serving.anchored import fit_priors, priors_text
+
+    priors, rows = fit_priors(note)
+    if write:
+        _write(anchoring.FILE, priors_text(priors, rows))
+    if json:
+        print_json(
+            {"schema": "perfmodel.calibrate/1", "anchors": {name: prior.model_dump() for name, prior in priors.items()}, "rows": rows}
+        )
 
 
 def _heard(family: Family, fitted: Fitted | FittedOp | None) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from perfmodel.cli.completion import complete_format
 from perfmodel.cli.output import JsonOption, print_json
 
 
@@ -15,7 +16,9 @@ def register(app: typer.Typer) -> None:
 
 
 def formats(
-    format_ids: Annotated[list[str] | None, typer.Argument(metavar="[FORMAT]...", help="Formats to compare; all without any.")] = None,
+    format_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[FORMAT]...", help="Formats to compare; all without any.", autocompletion=complete_format)
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Compare number formats: bits per weight with scales, range, error, and the arithmetic each architecture runs them on.

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from perfmodel.cli.completion import complete_gpu
 from perfmodel.cli.output import JsonOption, SetOption, note, print_json
 
 
@@ -15,7 +16,10 @@ def register(app: typer.Typer) -> None:
 
 
 def gpus(
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[GPU]...", help="GPU ids or paths to YAML files; all without any.")] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[GPU]...", help="GPU ids or paths to YAML files; all without any.", autocompletion=complete_gpu),
+    ] = None,
     sources: Annotated[bool, typer.Option("--sources", help="Say where each number comes from and how far to trust it.")] = False,
     changes: SetOption = None,
     json: JsonOption = False,

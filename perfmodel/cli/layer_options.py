@@ -6,14 +6,24 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel.cli.completion import complete_format, complete_kernel, complete_model
 from perfmodel.cli.output import GpuOption, JsonOption, SetOption
 
 ModelArgument = Annotated[
-    str, typer.Argument(help="Bundled model id, path to a config.json, or layer:hidden=7168,inter=2048,experts=256,topk=8[,shared=1].")
+    str,
+    typer.Argument(
+        help="Bundled model id, path to a config.json, or layer:hidden=7168,inter=2048,experts=256,topk=8[,shared=1].",
+        autocompletion=complete_model,
+    ),
 ]
 TokensOption = Annotated[str | None, typer.Option(help="Token counts entering the layer over the EP group, such as 1,64,4096.")]
-FormatOption = Annotated[str | None, typer.Option("--format", help="Default: the fastest that the GPU runs and the weights allow.")]
-KernelOption = Annotated[str, typer.Option(help="Kernel profile (`perfmodel profiles`); auto takes the fastest measured one.")]
+FormatOption = Annotated[
+    str | None,
+    typer.Option("--format", help="Default: the fastest that the GPU runs and the weights allow.", autocompletion=complete_format),
+]
+KernelOption = Annotated[
+    str, typer.Option(help="Kernel profile (`perfmodel profiles`); auto takes the fastest measured one.", autocompletion=complete_kernel)
+]
 RoutingOption = Annotated[
     str | None,
     typer.Option(help="balanced, uniform (default), group-limited (models that do so), powerlaw:ALPHA, zipf:S, active:N, counts:FILE."),

@@ -86,9 +86,9 @@ def _note_unpredicted(without: dict[str, int]) -> None:
 
 
 def _run(points: list[Point], suite: str, path: Path, *, again: bool, counters: bool, commit: str | None, jobs: int) -> Outcome:
+    from perfmodel.hardware.devices import gpu_of
     from perfmodel.kernels.benchmark.device import require_gpu
     from perfmodel.validation.runs import measure as measuring
-    from perfmodel.validation.runs.kernels import gpu_of
     from perfmodel.validation.runs.points import runnable
     from perfmodel.validation.runs.store import Store
 
@@ -154,8 +154,8 @@ def _once(suite: str, name: str) -> None:
     from perfmodel.kernels.benchmark.device import require_gpu
 
     require_gpu()
+    from perfmodel.hardware.devices import gpu_of
     from perfmodel.kernels.benchmark.device import provenance
-    from perfmodel.validation.runs.kernels import gpu_of
     from perfmodel.validation.runs.measure import plan
     from perfmodel.validation.runs.ncu import run_once
     from perfmodel.validation.runs.points import GemmPoint, find_point

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from perfmodel.cli.completion import complete_model
 from perfmodel.cli.output import JsonOption, print_json
 
 
@@ -18,7 +19,11 @@ def register(app: typer.Typer) -> None:
 def models(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL]", help="Bundled id, path to a config.json or its folder, or layer:...; all ids without."),
+        typer.Argument(
+            metavar="[MODEL]",
+            help="Bundled id, path to a config.json or its folder, or layer:...; all ids without.",
+            autocompletion=complete_model,
+        ),
     ] = None,
     json: JsonOption = False,
     yaml: Annotated[bool, typer.Option("--yaml", help="Print the file that would bundle this model.")] = False,

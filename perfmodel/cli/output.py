@@ -10,11 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
+from perfmodel.cli.completion import complete_gpu
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of the GPU for this call: the what-if. Repeatable.")
 ]
-GpuOption = Annotated[str, typer.Option("--gpu", help="GPU id (`perfmodel gpus`) or a path to a YAML file.")]
+AnchorOption = Annotated[
+    str | None,
+    typer.Option("--anchor", metavar="FILE", help="CSV or YAML of your own measurements of services, which pull the prediction."),
+]
+GpuOption = Annotated[str, typer.Option("--gpu", help="GPU id (`perfmodel gpus`) or a path to a YAML file.", autocompletion=complete_gpu)]
 
 
 def print_json(data: Any) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from perfmodel.cli.output import JsonOption, SetOption, note
+from perfmodel.cli.completion import complete_gpu, complete_model
+from perfmodel.cli.output import AnchorOption, JsonOption, SetOption, note
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +28,11 @@ Examples:
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="Bundled model id or path to a config.json.")],
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id (`perfmodel gpus`) or a path to a YAML file. Repeatable.")],
+    model: Annotated[str, typer.Argument(help="Bundled model id or path to a config.json.", autocompletion=complete_model)],
+    gpu: Annotated[
+        list[str],
+        typer.Option("--gpu", help="GPU id (`perfmodel gpus`) or a path to a YAML file. Repeatable.", autocompletion=complete_gpu),
+    ],
     gpus: Annotated[int | None, typer.Option(help="GPUs of each kind at most; default: a node, or what the weights need.")] = None,
     isl: Annotated[int, typer.Option(help="Mean tokens of a prompt.")] = 1024,
     osl: Annotated[int, typer.Option(help="Mean tokens of an answer.")] = 1024,
@@ -48,6 +52,7 @@ def plan(
     ] = None,
     backend: Annotated[str | None, typer.Option(help="trtllm, sglang or vllm; default: what they have in common.")] = None,
     mode: Annotated[str, typer.Option(help="auto, aggregated or disaggregated.")] = "auto",
+    anchor: AnchorOption = None,
     set_: SetOption = None,
     prices: Annotated[str | None, typer.Option(metavar="FILE", help="YAML of prices and power in place of the bundled one.")] = None,
     top: Annotated[int, typer.Option(help="Plans for each GPU and mode.")] = 3,
@@ -64,7 +69,7 @@ def plan(
     result = search(
         model, gpu, gpus=gpus, isl=isl, osl=osl, prefix_cache=prefix_cache, ttft_ms=ttft_ms, tpot_ms=tpot_ms, latency_ms=latency_ms,
         rate=rate, concurrency=concurrency, power_kW=power_kw, budget=budget, format=tuple(format or ("auto",)), kv_format=kv_format,
-        backend=backend, mode=mode, changes=tuple(set_ or ()), prices=prices, top=top,
+        backend=backend, mode=mode, changes=tuple(set_ or ()), anchors=anchor or (), prices=prices, top=top,
     )  # fmt: skip
     _print(result, flags, json)
     if plot is not None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from perfmodel.cli import layer_options as o
-from perfmodel.cli.output import GpuOption, JsonOption, SetOption, print_json
+from perfmodel.cli.output import AnchorOption, GpuOption, JsonOption, SetOption, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +55,7 @@ def predict(
     pp: PpOption = 1,
     dp: DpOption = 1,
     backend: BackendOption = None,
+    anchor: AnchorOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -65,9 +66,16 @@ def predict(
         given += [name for name, value in (("tokens", tokens), ("routing", routing)) if value is not None]
         _refuse(given, "goes with a layer, not with --phase", "Leave it out.")
         options = {"phase": phase, "batch": batch, "context": context, "pp": pp, "dp": dp, "ep": ep, "tp": tp, "backend": backend}
-        _step(model, gpu, {"format": format, "changes": tuple(set_ or ())} | options, json)
+        _step(model, gpu, {"format": format, "changes": tuple(set_ or ()), "anchors": anchor or ()} | options, json)
         return
-    whole = {"batch": batch != 1, "context": context != 4096, "pp": pp != 1, "dp": dp != 1, "backend": backend is not None}
+    whole = {
+        "batch": batch != 1,
+        "context": context != 4096,
+        "pp": pp != 1,
+        "dp": dp != 1,
+        "backend": backend is not None,
+        "anchor": anchor is not None,
+    }
     _refuse([name for name, set_here in whole.items() if set_here], "goes with --phase", "Add --phase decode, or leave it out.")
     result = o.call_gap(
         model, gpu, tokens, format=format, routing=routing, ep=ep, tp=tp, changes=set_ or [], **layer,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from perfmodel.cli.completion import complete_kernel
 from perfmodel.cli.output import JsonOption, print_json
 
 
@@ -25,7 +26,7 @@ Examples:
 
 
 def profiles(
-    kernel: Annotated[str | None, typer.Argument(help="A profile id or a YAML file.")] = None,
+    kernel: Annotated[str | None, typer.Argument(help="A profile id or a YAML file.", autocompletion=complete_kernel)] = None,
     json: JsonOption = False,
 ) -> None:
     """List or show."""

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from perfmodel.cli.output import GpuOption, JsonOption, SetOption, note, print_json
+from perfmodel.cli.completion import complete_model
+from perfmodel.cli.output import AnchorOption, GpuOption, JsonOption, SetOption, note, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +30,7 @@ Examples:
 
 
 def simulate(
-    model: Annotated[str, typer.Argument(help="Bundled model id, or path to a config.json.")],
+    model: Annotated[str, typer.Argument(help="Bundled model id, or path to a config.json.", autocompletion=complete_model)],
     gpu: GpuOption,
     gpus: Annotated[int, typer.Option(help="GPUs of all instances together.")] = 1,
     rate: Annotated[float | None, typer.Option(help="Requests a second; with --trace, what its arrivals are scaled to.")] = None,
@@ -59,19 +60,20 @@ def simulate(
     dispatch: Annotated[str, typer.Option(help="least-loaded or round-robin.")] = "least-loaded",
     max_sequences: Annotated[int, typer.Option(help="Sequences that run at a time in an instance at most.")] = 1024,
     rates: Annotated[str | None, typer.Option(help="Several rates, such as 1,2,4,8: percentiles against load.")] = None,
+    anchor: AnchorOption = None,
     set_: SetOption = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Also draw it: .png, .svg or .pdf.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate, print, draw."""
-    options: dict[str, Any] = {k: v for k, v in locals().items() if k not in ("model", "gpu", "rates", "set_", "plot", "json")}
+    options: dict[str, Any] = {k: v for k, v in locals().items() if k not in ("model", "gpu", "rates", "set_", "plot", "json", "anchor")}
     if plot is not None:
         from perfmodel.report.gap_plot import check_suffix
 
         check_suffix(plot)
     from perfmodel.simulation.run import simulate as run
 
-    result = run(model, gpu, rates=parse_rates(rates), changes=set_ or [], **options)
+    result = run(model, gpu, rates=parse_rates(rates), changes=set_ or [], anchors=anchor, tell=note, **options)
     if json:
         print_json(result)
     else:

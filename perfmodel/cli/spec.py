@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perfmodel.cli.completion import complete_gpu
 from perfmodel.cli.output import JsonOption, SetOption, note, print_json
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ HELP = """Show, make, change, check and compare GPU specifications.
 Example: `perfmodel spec new --from b200 mine.yaml`, then `perfmodel spec set mine.yaml memory.bandwidth_GBps=9000`
 """
 
-GpuArgument = Annotated[str, typer.Argument(metavar="GPU", help="GPU id (`perfmodel gpus`) or a path to a YAML file.")]
+GpuArgument = Annotated[
+    str, typer.Argument(metavar="GPU", help="GPU id (`perfmodel gpus`) or a path to a YAML file.", autocompletion=complete_gpu)
+]
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Your own YAML file.")]
 
 
@@ -60,7 +63,7 @@ def show(
 
 def new(
     file: FileArgument,
-    source: Annotated[str, typer.Option("--from", metavar="GPU", help="GPU id or path to start from.")],
+    source: Annotated[str, typer.Option("--from", metavar="GPU", help="GPU id or path to start from.", autocompletion=complete_gpu)],
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:
     """Copy a GPU to a file of your own, comments and all, to change it there.

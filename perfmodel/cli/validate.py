@@ -62,6 +62,9 @@ def validate(
     unseen_pairs: Annotated[
         bool, typer.Option("--unseen-pairs", help="Of `serving`: predict each pair of model and GPU by fits without it. Minutes.")
     ] = False,
+    anchors: Annotated[
+        int | None, typer.Option("--anchors", min=1, max=3, help="Of `serving`: let so many rows of a configuration pull its others.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score the rows of `target` and print families, or everything as JSON."""
@@ -74,10 +77,11 @@ def validate(
         for name, given in {**ignored, "rows": rows, "checks": checks}.items():
             if given:
                 raise PerfModelError("does not go with `serving`", field=f"--{name}", mend="Leave it out.")
-        _serving(unseen_pairs, as_json)
+        _serving(unseen_pairs, anchors, as_json)
         return
-    if unseen_pairs:
-        raise PerfModelError("goes with `serving`", field="--unseen-pairs", value=target, mend="Write perfmodel validate serving.")
+    for name, wanted in (("--unseen-pairs", unseen_pairs), ("--anchors", anchors)):
+        if wanted:
+            raise PerfModelError("goes with `serving`", field=name, value=target, mend="Write perfmodel validate serving.")
     if target == SILICON:
         _silicon(op, gpu, kernel, leave_out_gpu, leave_out_arch, rows, as_json, checks)
         return
@@ -125,14 +129,22 @@ def _silicon(
         print_families(outcome.summary())
 
 
-def _serving(unseen_pairs: bool, as_json: bool) -> None:
+def _serving(unseen_pairs: bool, anchors: int | None, as_json: bool) -> None:
     from perfmodel.cli.output import note, print_json
-    from perfmodel.report.serving import print_serving
+    from perfmodel.report.serving import print_anchored, print_serving
     from perfmodel.validation.serving.validate import validate_serving
 
-    summary = validate_serving(unseen_pairs=unseen_pairs, heard=note).summary()
+    outcome = validate_serving(unseen_pairs=unseen_pairs, heard=note)
+    if anchors is not None:
+        from perfmodel.validation.serving.anchored import validate_anchored
+
+        summary = validate_anchored(outcome, anchors).summary()
+    else:
+        summary = outcome.summary()
     if as_json:
         print_json(summary)
+    elif anchors is not None:
+        print_anchored(summary)
     else:
         print_serving(summary)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.files import is_file, load_yaml, read_text
@@ -33,11 +34,16 @@ def schema_path() -> Path:
 def find_gpu(id_or_path: str | Path) -> Path:
     """The file of a GPU: an id of the catalog, else a path. Raises PerfModelError with a did-you-mean for neither."""
     text = str(id_or_path)
-    if text in gpu_ids():
-        return _folder() / f"{text}.yaml"
-    if isinstance(id_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")) or is_file(text):
+    if text not in gpu_ids() and (isinstance(id_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")) or is_file(text)):
         return Path(id_or_path)
-    raise PerfModelError("no such GPU", field="GPU", value=text, mend=did_you_mean(text, gpu_ids()))
+    return bundled_gpu(text)
+
+
+def bundled_gpu(id: str) -> Path:
+    """The file of a GPU of the catalog. Raises PerfModelError with a did-you-mean for anything else."""
+    if id in gpu_ids():
+        return _folder() / f"{id}.yaml"
+    raise PerfModelError("no such GPU", field="GPU", value=id, mend=did_you_mean(id, gpu_ids()))
 
 
 def load_gpu(id_or_path: str | Path, changes: Sequence[str] = ()) -> GpuSpec:
@@ -47,8 +53,12 @@ def load_gpu(id_or_path: str | Path, changes: Sequence[str] = ()) -> GpuSpec:
     """
     path = find_gpu(id_or_path)
     text = read_text(path)
-    data = load_yaml(path, text)
-    gpu = validate(GpuSpec, data, file=path, text=text)
+    return gpu_from(load_yaml(path, text), changes, file=path, text=text)
+
+
+def gpu_from(data: dict[str, Any], changes: Sequence[str] = (), *, file: str | Path | None = None, text: str | None = None) -> GpuSpec:
+    """The GPU that the fields in `data` describe, with `changes` made. `file` and `text` are where errors say that `data` stands."""
+    gpu = validate(GpuSpec, data, file=file, text=text)
     if not changes:
         return gpu
     asked = parse_changes(changes)

@@ -14,6 +14,7 @@ from perfmodel.planning.results import LimitEffect, PlanResult
 from perfmodel.planning.services import Services, Setting, over
 from perfmodel.planning.sizes import Kind
 from perfmodel.planning.types import Flags, Rows
+from perfmodel.serving.links import network_notes
 from perfmodel.workload.model import ModelSpec
 
 MOST_FRONT = 60
@@ -36,6 +37,7 @@ def answer(model: ModelSpec, table: Table, kinds: list[Kind], found: Services, s
     advice = advise(table, found_able.take(best).points, setting)
     plans = tuple(p.model_copy(update={"binds": binds, "helps": helps}) for p, (binds, helps) in zip(shown, advice, strict=True))
     fronts = _fronts(found_able, gpu_of, best)
+    notes += _networks(table, found_able.take(best))
     notes += _missing(table, kinds, found_able, kept, limits, gpu_of)
     return PlanResult(
         model=model.id, weights=repository(model), isl=request.isl, osl=request.osl,
@@ -43,6 +45,14 @@ def answer(model: ModelSpec, table: Table, kinds: list[Kind], found: Services, s
         pareto=tuple(describe(table, found_able.take(fronts), setting)),
         limits=_effects(found_able, broken, limits), notes=tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _networks(table: Table, shown: Services) -> list[str]:
+    """A note on each GPU whose file lacks the network that one of the plans needs."""
+    points = shown.points
+    wide = np.where(points.disaggregated, points.gpus, table.gpus[points.decode])
+    gpus = (table.deployments[row].gpu for row in points.decode.tolist())
+    return [text for gpu, most in zip(gpus, wide.tolist(), strict=True) for text in network_notes(gpu, int(most))]
 
 
 def _gpu_numbers(table: Table) -> Rows:

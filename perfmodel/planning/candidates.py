@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from perfmodel.hardware import GpuSpec
+from perfmodel.planning.pulls import Pulls, pulls_of
 from perfmodel.planning.types import Rows
+from perfmodel.serving.anchored import Anchored
 from perfmodel.serving.deployment import rates_on, words_of
 from perfmodel.serving.engine import Calibration
 from perfmodel.serving.formats import Formats
@@ -49,6 +51,8 @@ class Table:
     """Number of the (GPU, format) that a deployment belongs to; only those of one kind work together."""
     factors: Array
     """[n, 4] What the calibration multiplies TTFT and TPOT of such services by, aggregated ones and then disaggregated ones."""
+    pulls: Pulls | None = None
+    """What a user's own measurements make of the whole table's points; a part of a table has none."""
 
     def take(self, rows: Any) -> Table:
         """The deployments `rows`."""
@@ -87,8 +91,14 @@ def _powers(most: int) -> list[int]:
     return [2**i for i in range(max(most, 0).bit_length())]
 
 
-def build(model: ModelSpec, kinds: list[tuple[GpuSpec, Formats, int]], context: float, factors: list[list[float]]) -> Table:
-    """All deployments of (GPU, formats, most GPUs). context: tokens that each sequence may reach; factors: of each kind."""
+def build(
+    model: ModelSpec,
+    kinds: list[tuple[GpuSpec, Formats, int]],
+    context: float,
+    factors: list[list[float]],
+    anchored: Sequence[Anchored | None] = (),
+) -> Table:
+    """All deployments of (GPU, formats, most GPUs). context: tokens that each sequence may reach; factors, anchored: of each kind."""
     found: list[Deployment] = []
     works, rates, kind = [], [], []
     made: dict[tuple[Parallel, Formats], Work] = {}
@@ -106,7 +116,8 @@ def build(model: ModelSpec, kinds: list[tuple[GpuSpec, Formats, int]], context: 
     capacity = np.array([d.gpu.dram_capacity for d in found])
     gpus = np.array([float(d.parallel.gpus) for d in found])
     held = most_sequences(work, capacity, np.full(len(found), context))
-    return Table(tuple(found), work, stack_rates(rates), capacity, gpus, held, numbers, np.array(factors)[numbers])
+    pulls = pulls_of(anchored, numbers, [d.formats for d in found], [d.parallel for d in found])
+    return Table(tuple(found), work, stack_rates(rates), capacity, gpus, held, numbers, np.array(factors)[numbers], pulls)
 
 
 def factors_of(calibration: Calibration, model: ModelSpec, gpu: GpuSpec, form: str, backend: str | None) -> list[float]:

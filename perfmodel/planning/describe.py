@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from perfmodel.planning.candidates import Table
-from perfmodel.planning.points import lanes
+from perfmodel.planning.points import places_of
 from perfmodel.planning.results import Interval, Memory, Plan, Side
 from perfmodel.planning.services import Services, Setting
+from perfmodel.serving.anchored import lanes
+from perfmodel.serving.anchoring import Anchoring
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.memory import USABLE, memory_bytes
 from perfmodel.serving.step import decode, step_ops
@@ -33,7 +35,22 @@ def describe(table: Table, found: Services, setting: Setting) -> list[Plan]:
     context = np.full(len(points), float(setting.request.isl + setting.request.osl))
     memory = memory_bytes(sub.work, np.minimum(points.batch, sub.most), context)
     steps = _steps(sub, found, setting)
-    return [_plan(table, found, setting, at, {k: float(v[at]) for k, v in memory.items()}, steps[at]) for at in range(len(points))]
+    anchoring = _anchoring(table, found, setting)
+    return [
+        _plan(table, found, setting, at, {k: float(v[at]) for k, v in memory.items()}, steps[at]).model_copy(
+            update={"interval": _interval(found, at, spread), "anchored": told}
+        )
+        for at, (spread, told) in enumerate(anchoring)
+    ]
+
+
+def _anchoring(table: Table, found: Services, setting: Setting) -> list[tuple[Array, Anchoring | None]]:
+    """For each service, what is left of the spread of its TTFT and TPOT, and how the user's own measurements pulled them."""
+    if table.pulls is None:
+        return [(np.ones(2), None)] * len(found)
+    requests, rows = setting.requests, found.points.decode
+    factor, spread, own = table.pulls.at(places_of(found.points), requests.context, requests.prompt + requests.cached)
+    return [(spread[:, at], table.pulls.told(int(rows[at]), int(own[at]), factor[:, at])) for at in range(len(found))]
 
 
 def _steps(sub: Table, found: Services, setting: Setting) -> list[dict[str, float]]:
@@ -70,7 +87,7 @@ def _plan(table: Table, found: Services, setting: Setting, at: int, memory: dict
         memory_GB=Memory(**{k: v / GB for k, v in memory.items()}, free=(capacity * USABLE - used) / GB, capacity=capacity / GB),
         cost_per_million_tokens=None if hour is None else hour / (tokens * 3600.0) * 1e6, cost_per_hour=hour,
         watts_per_gpu=float(found.watts[at]), power_kW=float(found.power_kW[at]),
-        interval=_interval(found, at), step=step,
+        interval=_interval(found, at, np.ones(2)), step=step,
     )  # fmt: skip
 
 
@@ -79,11 +96,15 @@ def _side(table: Table, row: int, instances: int) -> Side:
     return Side(tp=p.tp, pp=p.pp, ep=p.ep, dp=p.dp, instances=instances, gpus=instances * p.gpus)
 
 
-def _interval(found: Services, at: int) -> Interval:
-    """Of tokens a second: the same clients, with both times low or both high; no more than the rate that is asked for."""
+def _interval(found: Services, at: int, left: Array) -> Interval:
+    """`left`: of the spread of TTFT and TPOT.
+
+    Of tokens a second: the same clients, with both times low or both high; no more than the rate that is asked for.
+    """
     spread, status = factors()
     ttft, tpot, points = float(found.ttft_ms[at]), float(found.tpot_ms[at]), found.points
-    ranges = {name: (value * spread[name][0], value * spread[name][1]) for name, value in (("ttft", ttft), ("tpot", tpot))}
+    factors_ = {name: [edge**part for edge in spread[name]] for name, part in zip(("ttft", "tpot"), left.tolist(), strict=True)}
+    ranges = {name: (value * factors_[name][0], value * factors_[name][1]) for name, value in (("ttft", ttft), ("tpot", tpot))}
     now = ttft + (points.output - 1) * tpot
     can = float(points.requests_per_s[at] * found.copies[at])
     served = [can * now / (ranges["ttft"][i] + (points.output - 1) * ranges["tpot"][i]) for i in (1, 0)]

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from perfmodel.planning.candidates import Table
+from perfmodel.planning.pulls import Places
 from perfmodel.planning.types import Flags, Rows
+from perfmodel.serving.anchored import lanes
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.steady import Load, Side, aggregated, disaggregated
 from perfmodel.serving.step import decode, step_time
@@ -95,11 +97,6 @@ def join(parts: list[Points]) -> Points:
     return Points(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in COLUMNS}, output=parts[0].output)
 
 
-def lanes(pp: Array, batch: Array) -> Array:
-    """Micro-batches that follow each other through a pipeline: each takes the time of all stages, and they share the requests."""
-    return np.minimum(pp, np.maximum(batch, 1.0))
-
-
 def together(table: Table, rows: Rows, batch: Array, copies: Array, requests: Requests, engine: Engine) -> Points:
     """Aggregated instances: `copies` of the deployment `rows` with `batch` requests at a time each."""
     sub = table.take(rows)
@@ -109,9 +106,10 @@ def together(table: Table, rows: Rows, batch: Array, copies: Array, requests: Re
     running = np.maximum(steady.running / sub.work.dp, np.minimum(steady.running, 1.0))
     alone = step_time(sub.work, sub.rates, engine, decode(running, np.full_like(running, requests.context)))
     calm = (1.0 - alone / steady.tpot) < SATURATED
-    none, (ttft, tpot) = np.full(len(batch), -1), sub.factors[:, :2].T
+    none, zero = np.full(len(batch), -1), np.zeros_like(batch)
+    ttft, tpot = sub.factors[:, :2].T * pulled(table, Places(rows, none, zero, zero, batch), requests)
     return Points(
-        rows, none, batch, copies, np.zeros_like(batch), batch * copies, ttft * steady.ttft, tpot * steady.tpot, sub.gpus * copies,
+        rows, none, batch, copies, zero, batch * copies, ttft * steady.ttft, tpot * steady.tpot, sub.gpus * copies,
         calm, requests.output,
     )  # fmt: skip
 
@@ -129,9 +127,24 @@ def apart(
     )
     steady = disaggregated(*sides, engine, requests.load(clients))
     batch = np.ceil(np.maximum(steady.running / decoders, 1.0))
-    gpus, (ttft, tpot) = prefillers * first.gpus + decoders * second.gpus, second.factors[:, 2:].T
+    gpus = prefillers * first.gpus + decoders * second.gpus
+    ttft, tpot = second.factors[:, 2:].T * pulled(table, Places(decoding, prefill, decoders, prefillers, clients), requests)
     busy = clients / (steady.ttft + requests.output * steady.tpot) * steady.prefill / (prefillers * first.work.pp * first.work.dp)
     return Points(
         decoding, prefill, batch, decoders, prefillers, clients, ttft * steady.ttft, tpot * steady.tpot, gpus, busy < PREFILL_FULL,
         requests.output,
     )  # fmt: skip
+
+
+def pulled(table: Table, places: Places, requests: Requests) -> Array:
+    """[2, n] what a user's own measurements multiply TTFT and TPOT by; 1 without any."""
+    if table.pulls is None:
+        return np.ones((2, len(places.decode)))
+    return table.pulls.at(places, requests.context, requests.prompt + requests.cached)[0]
+
+
+def places_of(points: Points) -> Places:
+    """Where points lie among measurements."""
+    mixed = ~points.disaggregated
+    decoders, prefillers = (np.where(mixed, 0.0, values) for values in (points.decoders, points.prefillers))
+    return Places(points.decode, points.prefill, decoders, prefillers, np.where(mixed, points.batch, points.clients))

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from perfmodel.planning.candidates import Table
-from perfmodel.planning.points import Points, Requests, lanes
+from perfmodel.planning.points import Points, Requests
 from perfmodel.planning.prices import PowerModel
+from perfmodel.serving.anchored import lanes
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.step import Batch, decode, step_ops
 from perfmodel.workload.expectation import Array

@@ -8,7 +8,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from perfmodel.hardware import GpuSpec
-from perfmodel.validated import Strict
+from perfmodel.serving.anchors import MOST_ANCHORS, Anchor
+from perfmodel.validated import Changes, Strict
 from perfmodel.workload.model import ModelSpec
 
 Mode = Literal["auto", "aggregated", "disaggregated"]
@@ -53,8 +54,10 @@ class PlanRequest(Strict):
     """Engine that serves; default: what all of them have in common."""
     mode: Mode = "auto"
     """aggregated: the same GPUs run prompts and decode; disaggregated: prompts on instances of their own; auto: both are searched."""
-    changes: tuple[str, ...] = Field(default=(), strict=False)
+    changes: Changes = ()
     """What-ifs on every GPU, such as "memory.bandwidth_GBps=9600"."""
+    anchors: tuple[Anchor, ...] = Field(default=(), max_length=MOST_ANCHORS, strict=False)
+    """The user's own measurements of services, which pull the predictions."""
     prices: str | None = None
     """A YAML file of prices and power in place of the bundled one."""
     top: int = Field(default=3, ge=1, le=100)

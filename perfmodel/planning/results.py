@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from perfmodel.serving.anchoring import Anchoring
 from perfmodel.validated import Strict
 
 Range = tuple[float, float]
@@ -97,6 +98,8 @@ class Plan(Strict):
     power_kW: float
     """Of the servers, cooling included."""
     interval: Interval
+    anchored: Anchoring | None = None
+    """What the user's own measurements made of it."""
     step: dict[str, float]
     """Shares of the time of a decode step by kind of work."""
     binds: tuple[str, ...] = ()

@@ -79,6 +79,8 @@ def services(table: Table, points: Points, setting: Setting) -> Services:
     gpus = copies * points.gpus
     served = points.requests_per_s if rate is None else np.full(len(points), rate)
     each = watts(table, points, setting.requests, setting.engine, power)
+    idle = power.idle.value * np.array([d.gpu.tdp for d in table.deployments])[points.decode]
+    each = idle + (each - idle) * served / (copies * points.requests_per_s)  # copies that a rate does not fill are idle between
     total = gpus * (each + power.server_W_per_gpu.value) * power.pue.value / 1e3
     price = {id_: setting.prices.of(id_) for id_ in {d.gpu.id for d in table.deployments}}
     hour = np.array([np.nan if (p := price[d.gpu.id]) is None else p for d in table.deployments])[points.decode]

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from perfmodel.planning.results import Plan, PlanResult
 from perfmodel.planning.services import UNITS, WORDS
+from perfmodel.serving.anchoring import in_words
 
 
 def render(result: PlanResult, console: Console) -> None:
@@ -58,6 +59,8 @@ def _best(result: PlanResult) -> list[str]:
         f"80 % interval of the best plan ({plan.interval.status}): {number(low)} to {number(high)} tokens/s/GPU, "
         f"TTFT {number(ttft[0])} to {number(ttft[1])} ms, TPOT {number(tpot[0])} to {number(tpot[1])} ms."
     ]
+    if plan.anchored is not None:
+        lines.append(f"The best plan is {in_words(plan.anchored)}.")
     if plan.binds:
         lines.append(f"The best plan is bound by {', '.join(plan.binds)}.")
     if plan.helps:

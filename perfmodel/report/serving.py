@@ -33,6 +33,16 @@ def print_serving(summary: Mapping[str, Any]) -> None:
     console.print(f"fitted on {used['rows']} rows, {used['fraction_used']:.1%} of the configurations", highlight=False)
 
 
+def print_anchored(summary: Mapping[str, Any]) -> None:
+    """Errors with some rows of each configuration as anchors, and of the same rows without."""
+    table = _table(f"{summary['anchors']} of the rows of each of {summary['configurations']} configurations as anchors; the others scored")
+    scores = {"all": summary["overall"], "not fitted": summary["not_fitted"], **summary["by_mode"], **summary["by_backend"]}
+    for name, score in scores.items():
+        _add(table, name, score)
+        _add(table, "  without anchors", score | {figure: score[figure]["plain"] for figure in ("ttft", "tpot")})
+    Console().print(table)
+
+
 def _table(title: str) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("")

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfmodel.report.gap import number, percent
+from perfmodel.serving.anchoring import Anchoring, in_words
 
 FIGURES = (("ttft_ms", "first token, ms"), ("tpot_ms", "per further token, ms"), ("latency_ms", "whole answer, ms"))
 """What clients see, in this order everywhere."""
@@ -18,6 +19,7 @@ def render(result: dict[str, Any], console: Console) -> None:
     """Print the object of `perfmodel.simulate`."""
     parts: list[RenderableType] = [Text(subject(result), style="bold"), Text(conditions(result)), _clients(result)]
     parts += [_curve(result["curve"])] if "curve" in result else []
+    parts += [Text(in_words(Anchoring(**result["anchored"])))] if result["anchored"] else []
     parts += [_service(result), _step(result)]
     for part in parts:
         console.print(part)

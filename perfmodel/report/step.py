@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perfmodel.report.gap import number
+from perfmodel.serving.anchoring import in_words
 
 if TYPE_CHECKING:
     from perfmodel.serving.predict import StepResult
@@ -26,6 +27,8 @@ def render(result: StepResult, console: Console) -> None:
     console.print(_table(result))
     low, high = (number(value) for value in result.interval_us)
     console.print(Text(f"80 % from {low} to {high} us; {result.tokens_per_s_per_gpu:,.0f} tokens/s a GPU"))
+    if result.anchored is not None:
+        console.print(Text(in_words(result.anchored, ["tpot" if result.phase == "decode" else "ttft"])))
     held = ", ".join(f"{name} {value:,.1f}" for name, value in result.memory_GB.items())
     console.print(Text(f"GB of a GPU: {held}; it has {result.capacity_GB:,.1f}"))
     if not result.fits:

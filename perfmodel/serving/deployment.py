@@ -5,16 +5,26 @@ from __future__ import annotations
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
+from perfmodel.scenario import default_format
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.formats import Formats, formats_of, precision_of
 from perfmodel.serving.links import with_link
 from perfmodel.serving.step import Rates, rates_of
 from perfmodel.workload.model import ModelSpec
 
+W4A8 = "mxfp4-w4a8"
+
 
 def runs(form: str, gpu: GpuSpec) -> bool:
     """Whether the GPU has units for a format. Raises PerfModelError for formats that do not exist."""
     return bool(set(get_format(form).math) & set(gpu.math_types))
+
+
+def serving_format(stored: str | None, gpu: GpuSpec) -> str:
+    """The format that engines run by default: `default_format`, but MXFP4 weights that came with no format of activations meet MXFP8 ones
+    where a layer alone would run fastest in W4A4. Raises PerfModelError where none runs."""
+    found = default_format(stored, gpu)
+    return W4A8 if found == "mxfp4" and stored != found and runs(W4A8, gpu) else found
 
 
 def formats_on(model: ModelSpec, gpu: GpuSpec, form: str, cache: str | None = None) -> Formats:

@@ -67,8 +67,10 @@ class Engine:
     """Scheduling, sampling and detokenising of a step."""
     sequence_us: float = 7.5
     """The same for each sequence of it."""
-    prompt_layer_us: float = 700.0
+    prompt_layer_us: float = 400.0
     """A layer of a prompt that is launched kernel by kernel."""
+    prompt_moe_layer_us: float = 300.0
+    """What an MoE layer adds to that."""
     first_us: float = 30000.0
     """From the arrival of a request to its first step, and from its first token to the client."""
     interference: float = 0.8
@@ -84,14 +86,19 @@ class Engine:
 NAMES = tuple(field.name for field in fields(Engine))
 
 
-ALIKE: tuple[tuple[str, ...], ...] = (
-    ("backend",), ("backend", "architecture"), ("backend", "architecture", "precision"), ("backend", "model"), ("model",),
-    ("backend", "model", "precision"), ("backend", "model", "architecture"), ("backend", "gpu"), ("backend", "mode"),
-)  # fmt: skip
-"""Groups of services that have an offset in common: services are alike in these words."""
+COMMON = (("backend", "architecture", "precision"), ("backend", "gpu"), ("backend", "mode"))
+ALIKE: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "tpot": (*COMMON, ("model", "gpu"), ("backend", "model", "gpu"), ("backend", "model", "gpu", "precision")),
+    "ttft": (
+        *COMMON, ("backend",), ("backend", "architecture"), ("model",), ("backend", "model"), ("backend", "model", "precision"),
+        ("backend", "model", "architecture"),
+    ),
+}  # fmt: skip
+"""Figure -> groups of services that have an offset in common: services are alike in these words. What a model's decode differs by on one
+GPU says little of another, so that only those on the same GPU share it; the ways its prompts wait do carry over."""
 
 
-OF_BACKENDS = ("burst", "first_us", "prompt_layer_us", "layer_us")
+OF_BACKENDS = ("burst", "first_us", "interference", "prompt_layer_us", "layer_us")
 """What every engine has a value of its own for: how it admits prompts and launches layers."""
 
 
@@ -114,12 +121,12 @@ class Calibration:
     def factor(self, figure: str, words: Mapping[str, str]) -> float:
         """What a predicted figure, `ttft` or `tpot`, is multiplied by. words: backend, model and so on."""
         found = self.offsets.get(figure, {})
-        return math.exp(sum(found.get(group, 0.0) for group in groups_of(words)))
+        return math.exp(sum(found.get(group, 0.0) for group in groups_of(words, figure)))
 
 
-def groups_of(words: Mapping[str, str]) -> list[str]:
-    """The groups that a service belongs to; those of words that are not given are left out."""
-    return [" ".join(f"{word}={words[word]}" for word in kind) for kind in ALIKE if all(word in words for word in kind)]
+def groups_of(words: Mapping[str, str], figure: str) -> list[str]:
+    """The groups that a service belongs to by `ttft` or `tpot`; those of words that are not given are left out."""
+    return [" ".join(f"{word}={words[word]}" for word in kind) for kind in ALIKE[figure] if all(word in words for word in kind)]
 
 
 @cache

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
-from perfmodel.scenario import as_gpu, default_format
-from perfmodel.serving.deployment import check_backend, formats_on, rates_on, words_of
+from perfmodel.scenario import as_gpu
+from perfmodel.serving.anchored import Anchored, Configuration, anchored_of, left_out
+from perfmodel.serving.anchoring import Anchoring
+from perfmodel.serving.anchors import MOST_ANCHORS, Anchor, as_anchors
+from perfmodel.serving.deployment import check_backend, formats_on, rates_on, serving_format, words_of
 from perfmodel.serving.engine import load_calibration
+from perfmodel.serving.formats import precision_of
+from perfmodel.serving.links import network_notes
 from perfmodel.serving.memory import longest_context, memory_bytes, most_sequences
 from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.step import Batch, decode, step_ops, step_time
 from perfmodel.serving.work import Work, work_of
 from perfmodel.units import GB, MICROSECOND
-from perfmodel.validated import Strict
+from perfmodel.validated import Changes, Strict, validate
 from perfmodel.workload import load_model
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.model import ModelSpec
 
 Phase = Literal["decode", "prefill"]
+NO_BARE_PROMPTS = "no prompt was measured alone: the interval is that of times to the first token, which hold queues as well"
 
 
 class StepOp(Strict):
@@ -67,7 +74,64 @@ class StepResult(Strict):
     """Of this context that fit an instance at a time."""
     longest_context: int
     """That so many sequences may have at a time."""
+    anchored: Anchoring | None = None
+    """What the user's own measurements made of it."""
     notes: tuple[str, ...] = ()
+
+
+class StepRequest(Strict):
+    """One step of a whole model on one instance."""
+
+    model: str | ModelSpec
+    """Bundled id, path to a config.json, or a loaded model."""
+    gpu: str | GpuSpec
+    """Id of the catalogue, path to a YAML file, or a loaded GPU."""
+    phase: Phase = "decode"
+    """decode: a token of each of `batch` sequences; prefill: a prompt of `context` tokens."""
+    batch: int = Field(default=1, ge=1, lt=2**31)
+    """Sequences of the instance that decode, or prompts whose caches are held."""
+    context: int = Field(default=4096, ge=1, lt=2**31)
+    """Tokens that a sequence sees, or those of a prompt."""
+    format: str | None = None
+    """Format of the experts' weights; default: the fastest that the GPU runs and the model's weights allow."""
+    cache_format: str | None = None
+    """Format of keys and values; default: fp8 beside FP8 and FP4 units, else bf16."""
+    tp: int = Field(default=1, ge=1, lt=2**31)
+    """Tensor-parallel ranks of an attention group."""
+    pp: int = Field(default=1, ge=1, lt=2**31)
+    """Pipeline stages."""
+    dp: int = Field(default=1, ge=1, lt=2**31)
+    """Ranks of data-parallel attention."""
+    ep: int = Field(default=1, ge=1, lt=2**31)
+    """Expert-parallel groups."""
+    backend: str | None = None
+    """trtllm, sglang or vllm, whose habits then count."""
+    changes: Changes = ()
+    """What-ifs on the GPU, such as "memory.bandwidth_GBps=9600"."""
+    anchors: tuple[Anchor, ...] = Field(default=(), max_length=MOST_ANCHORS, strict=False)
+    """The user's own measurements of services, which pull the time."""
+
+    @field_validator("phase", mode="before")
+    @classmethod
+    def _phase(cls, value: Any) -> Any:
+        if value not in ("decode", "prefill"):
+            raise PerfModelError("no such phase", field="phase", value=value, mend="Give decode or prefill.")
+        return value
+
+    @field_validator("batch", "context", mode="before")
+    @classmethod
+    def _count(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            raise PerfModelError("must be a whole number from 1", field=info.field_name, value=value, mend="Give 64, say.")
+        return value
+
+    @field_validator("tp", "pp", "dp", "ep", mode="before")
+    @classmethod
+    def _ranks(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+            mend = "Give the number of ranks, such as 8."
+            raise PerfModelError("must be a whole number from 1", field=info.field_name, value=value, mend=mend)
+        return value
 
 
 def predict(
@@ -84,39 +148,68 @@ def predict(
     dp: int = 1,
     ep: int = 1,
     backend: str | None = None,
-    changes: tuple[str, ...] = (),
+    changes: str | Sequence[str] = (),
+    anchors: Sequence[Anchor | Mapping[str, Any]] | str | Path = (),
 ) -> StepResult:
     """One step of a whole model: `batch` sequences that decode at `context` tokens, or a prompt of `context` tokens.
 
     tp, pp, dp, ep: how an instance's GPUs share the model (`serving.parallel.Parallel`). backend: trtllm, sglang or vllm, whose habits
-    then count. Raises PerfModelError for what does not exist, does not split, or has no attention to predict.
+    then count. anchors: a user's own measurements of services, or a file of them, that pull the time.
+    Raises PerfModelError for what does not exist, does not split, or has no attention to predict.
     """
-    spec = model if isinstance(model, ModelSpec) else load_model(model)
-    gpu_spec = as_gpu(gpu, changes)
-    _check(spec, phase, batch, context, backend)
-    parallel = Parallel(tp, pp, dp, ep)
+    given = {k: v for k, v in locals().items() if k not in ("model", "gpu", "anchors")} | {"anchors": as_anchors(anchors)}
+    names = {"model": str(model) if isinstance(model, Path) else model, "gpu": str(gpu) if isinstance(gpu, Path) else gpu}
+    return predict_step(validate(StepRequest, {**names, **given}))
+
+
+def predict_step(r: StepRequest) -> StepResult:
+    """The answer to a request. Raises PerfModelError as `predict` does."""
+    spec = r.model if isinstance(r.model, ModelSpec) else load_model(r.model)
+    gpu = as_gpu(r.gpu, r.changes)
+    _check_whole(spec)
+    check_backend(r.backend)
+    parallel = Parallel(r.tp, r.pp, r.dp, r.ep)
     parallel.check(spec)
-    form = default_format(spec.format, gpu_spec) if format is None else format
-    formats = formats_on(spec, gpu_spec, form, cache_format)
+    form = serving_format(spec.format, gpu) if r.format is None else r.format
+    formats = formats_on(spec, gpu, form, r.cache_format)
     work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
-    rates = rates_on(gpu_spec, formats, alone=parallel.gpus == 1)
+    rates = rates_on(gpu, formats, alone=parallel.gpus == 1)
     calibration = load_calibration()
-    engine = calibration.engine_of(backend)
-    figure = "tpot" if phase == "decode" else "ttft"
-    factor = calibration.factor(figure, words_of(spec, gpu_spec, form, mode="aggregated", backend=backend))
-    step = _batch(phase, batch, context, parallel)
+    engine = calibration.engine_of(r.backend)
+    words = words_of(spec, gpu, form, mode="aggregated", backend=r.backend)
+    factor = calibration.factor("tpot", words) if r.phase == "decode" else 1.0  # offsets of TTFT are of queues as much as of prompts
+    held = anchored_of(r.anchors, spec, as_gpu(r.gpu), r.backend)
+    pull, spread, told = _pulled(held, r.phase, Configuration(precision_of(form), parallel), r.batch, r.context)
+    factor *= pull
+    step = _batch(r.phase, r.batch, r.context, parallel)
     seconds = float(step_time(work, rates, engine, step)[0]) * factor
     ops = {name: float(values[0]) * factor for name, values in step_ops(work, rates, engine, step).items()}
     ops["launches ahead of kernels"] = max(seconds - sum(ops.values()), 0.0)
-    low, high = calibration.interval[figure]
-    tokens = batch if phase == "decode" else context * dp  # a prompt on each attention rank
+    low, high = (value**spread for value in calibration.interval["tpot" if r.phase == "decode" else "ttft"])
+    notes = (
+        *gpu.notes,
+        *spec.notes,
+        *network_notes(gpu, parallel.gpus),
+        *(left_out(r.anchors, [held])),
+        *(held.notes if held else ()),
+    )
+    tokens = r.batch if r.phase == "decode" else r.context * r.dp  # a prompt on each attention rank
     return StepResult(
-        model=spec.id, gpu=gpu_spec.id, phase=phase, backend=backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
-        tp=tp, pp=pp, dp=dp, ep=ep, gpus=parallel.gpus, batch=batch, context=context, latency_us=seconds / MICROSECOND,
+        model=spec.id, gpu=gpu.id, phase=r.phase, backend=r.backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
+        tp=r.tp, pp=r.pp, dp=r.dp, ep=r.ep, gpus=parallel.gpus, batch=r.batch, context=r.context, latency_us=seconds / MICROSECOND,
         interval_us=(seconds * low / MICROSECOND, seconds * high / MICROSECOND), tokens_per_s_per_gpu=tokens / seconds / parallel.gpus,
         ops=tuple(StepOp(name=name, us=value / MICROSECOND) for name, value in ops.items() if value > 0),
-        **_memory(work, gpu_spec, batch, context), notes=spec.notes,
+        **_memory(work, gpu, r.batch, r.context), anchored=told, notes=notes if r.phase == "decode" else (*notes, NO_BARE_PROMPTS),
     )  # fmt: skip
+
+
+def _pulled(held: Anchored | None, phase: str, own: Configuration, batch: int, context: int) -> tuple[float, float, Anchoring | None]:
+    """(factor, what is left of the interval's logarithm, the pull in figures). A prompt is the load of one request."""
+    if held is None:
+        return 1.0, 1.0, None
+    load, figure = ((batch, context, np.nan), "tpot") if phase == "decode" else ((1, np.nan, context), "ttft")
+    pulls, told = held.pulls(own, *load)
+    return float(pulls[figure].factor[0]), float(pulls[figure].shrink[0]), told
 
 
 def _memory(work: Work, gpu: GpuSpec, batch: int, context: int) -> dict[str, Any]:
@@ -132,17 +225,11 @@ def _memory(work: Work, gpu: GpuSpec, batch: int, context: int) -> dict[str, Any
     }
 
 
-def _check(spec: ModelSpec, phase: str, batch: int, context: int, backend: str | None) -> None:
+def _check_whole(spec: ModelSpec) -> None:
     if not spec.attention:
         raise PerfModelError(
             "is a single layer, not a whole model", field="MODEL", value=spec.id, mend="Leave --phase out, or name a model."
         )
-    if phase not in ("decode", "prefill"):
-        raise PerfModelError("no such phase", field="phase", value=phase, mend="Give decode or prefill.")
-    check_backend(backend)
-    for name, value in (("batch", batch), ("context", context)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-            raise PerfModelError("must be a whole number from 1", field=name, value=value, mend="Give 64, say.")
 
 
 def _batch(phase: str, batch: int, context: int, parallel: Parallel) -> Batch:

@@ -68,14 +68,15 @@ def aggregated(work: Work, rates: Rates, engine: Engine, load: Load, most: Array
     prefill = prompt_time(work, rates, engine, load)
     crowd = crowded_time(work, rates, engine, load)
     running = np.minimum(load.clients, most)
-    ttft, tpot = prefill, np.zeros_like(prefill)
+    ttft, tpot, sharing = prefill, np.zeros_like(prefill), np.ones_like(prefill)
     for _ in range(ROUNDS):
         a_rank = np.maximum(running / work.dp, np.minimum(running, 1.0))
         alone = step_time(work, rates, engine, decode(a_rank, context))
-        mixed = step_time(work, rates, engine, Batch(a_rank, context, load.prompt, load.cached))
-        added = np.maximum(mixed - alone, 0.0) / work.dp  # prompts of several attention ranks run side by side
+        mixed = step_time(work, rates, engine, Batch(a_rank, context, load.prompt * sharing, load.cached, sharing))
+        added = np.maximum(mixed - alone, 0.0) / sharing / work.dp  # prompts of several attention ranks run side by side
         rate = np.maximum(load.clients - 1, 0.0) / (ttft + load.output * np.maximum(tpot, alone))
-        busy = np.minimum(engine.interference * rate * added, 0.9)
+        sharing = 0.5 * (sharing + np.clip(rate / work.dp * mixed, 1.0, most_sharing(work, load)))
+        busy = np.minimum(engine.interference * (1.0 - 0.5 * np.minimum(engine.burst, 1.0)) * rate * added, 0.9)
         new_tpot = alone / (1.0 - busy)
         tpot = np.where(tpot > 0, 0.5 * (tpot + new_tpot), new_tpot)
         queue = _queue(load, most, tpot)
@@ -124,6 +125,13 @@ def prompt_time(work: Work, rates: Rates, engine: Engine, load: Load) -> Array:
 def crowded_time(work: Work, rates: Rates, engine: Engine, load: Load) -> Array:
     """Seconds of a prompt among as many waiting ones as share a step."""
     zero = np.zeros_like(load.prompt)
-    together = np.clip(np.floor(CROWD_TOKENS / np.maximum(load.prompt, 1.0)), 1.0, np.maximum(load.clients / work.dp, 1.0))
+    together = most_sharing(work, load)
     result: Array = step_time(work, rates, engine, Batch(zero, zero, load.prompt * together, load.cached, together)) / together
+    return result
+
+
+def most_sharing(work: Work, load: Load) -> Array:
+    """Prompts that share a step at most: those that fill its tokens, or all there are."""
+    fill = np.floor(CROWD_TOKENS / np.maximum(load.prompt, 1.0))
+    result: Array = np.clip(fill, 1.0, np.maximum(load.clients / work.dp, 1.0))
     return result

@@ -118,7 +118,7 @@ def step_time(work: Work, rates: Rates, engine: Engine, batch: Batch) -> Array:
     """Seconds of a step. Launches of a prompt run ahead of its kernels, so of a prompt the longer of both counts."""
     ops = step_ops(work, rates, engine, batch)
     total: Array = np.sum(list(ops.values()), axis=0)
-    launched = (work.layers * engine.prompt_layer_us + engine.step_us) * MICROSECOND
+    launched = (work.layers * engine.prompt_layer_us + work.moe_layers * engine.prompt_moe_layer_us + engine.step_us) * MICROSECOND
     time: Array = np.where(batch.prompt > 0, _norm(total, launched), total)
     return time
 

@@ -59,6 +59,8 @@ class Work:
     dense_bytes: Array
     head_weights: Array
     head_bytes: Array
+    embedding_bytes: Array
+    """0 where the head is the embedding."""
     experts: Array
     """Routed experts of a layer; 1 where there are none."""
     topk: Array
@@ -83,8 +85,7 @@ class Work:
     @property
     def weight_bytes(self) -> Array:
         """Bytes of all weights of the stage's layers that the GPU holds, embedding included."""
-        embedding = self.head_bytes
-        return self.dense_bytes + self.head_bytes + embedding + self.moe_layers * self.experts / self.ep * self.expert_bytes
+        return self.dense_bytes + self.head_bytes + self.embedding_bytes + self.moe_layers * self.experts / self.ep * self.expert_bytes
 
     def cache_bytes(self, context: Array) -> Array:
         """Bytes of cache and states of a sequence of `context` tokens on the GPU."""
@@ -119,6 +120,7 @@ def work_of(model: ModelSpec, parallel: Parallel, form: str, *, dense: str | Non
         hidden=_float(model.hidden),
         dense_weights=_float(weights), dense_bytes=_float(weights * others.weights.bits / 8),
         head_weights=_float(head), head_bytes=_float(head * 2),
+        embedding_bytes=_float(0 if model.tied_embeddings else head * 2),
         experts=_float(moe.experts if moe else 1), topk=_float(moe.topk if moe else 1),
         expert_weights=_float(expert), expert_bytes=_float(expert * experts.weights.bits / 8),
         state_bytes=_float(sum(_state(block) for block in model.attention) * STATE_BYTES / parallel.tp),
@@ -143,16 +145,17 @@ def _float(value: float) -> Array:
 
 
 def _dense_weights(model: ModelSpec, p: Parallel) -> float:
-    """Of attention, dense MLPs and shared experts, split over the ranks of a tensor-parallel group; routers are whole on each."""
-    split = sum(block.layers * block.weights(model.hidden) for block in model.attention)
+    """Of attention, dense MLPs and shared experts, split over the ranks of a tensor-parallel group; routers, and projections down to
+    latents, are whole on each."""
+    whole = sum(block.layers * block.whole_weights(model.hidden) for block in model.attention if isinstance(block, LatentAttention))
+    split = sum(block.layers * block.weights(model.hidden) for block in model.attention) - whole
     split += sum(block.layers * (3 if block.gated else 2) * model.hidden * block.inter for block in model.dense)
-    router = 0
     if model.moe:
         moe = model.moe
         split += model.moe_layers * (3 if moe.gated else 2) * moe.hidden * moe.shared_width
         split += model.moe_layers * (2 * moe.hidden * moe.latent if moe.latent else 0)
-        router = model.moe_layers * moe.hidden * moe.experts
-    return split / p.tp + router
+        whole += model.moe_layers * moe.hidden * moe.experts
+    return split / p.tp + whole
 
 
 def _spans(block: Attention, tp: int, value: float) -> list[Span]:

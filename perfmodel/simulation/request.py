@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from perfmodel.errors import PerfModelError
+from perfmodel.serving.anchors import MOST_ANCHORS, Anchor
 from perfmodel.simulation.arrivals import gaps_cv
 from perfmodel.simulation.lengths import check_lengths
 from perfmodel.simulation.table import Speculation
@@ -51,6 +52,8 @@ class SimulationRequest(Strict):
     """Share of each prompt that is found in the cache."""
     speculative: str | None = None
     dispatch: Literal["least-loaded", "round-robin"] = "least-loaded"
+    anchors: tuple[Anchor, ...] = Field(default=(), max_length=MOST_ANCHORS, strict=False)
+    """The user's own measurements of services, which pull the times of steps."""
     max_sequences: int = Field(default=1024, ge=1, le=2**20)
     """Sequences that run at a time in an instance at most."""
 

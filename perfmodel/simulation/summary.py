@@ -47,6 +47,7 @@ def as_object(outcome: Outcome) -> dict[str, Any]:
         "step_us": _step_us(outcome.decoding, sums),
         "kv_full_share": sums["full"] / (wall * s.ends.size),
         "preempted": int(sums["preempted"]),
+        "anchored": outcome.anchored.model_dump() if outcome.anchored else None,
         "notes": _notes(outcome, counted),
     }
 
@@ -140,7 +141,7 @@ def _step_us(some: Instances, sums: dict[str, float]) -> dict[str, float]:
 
 def _notes(outcome: Outcome, counted: Any) -> list[str]:
     request, s = outcome.request, outcome.state
-    notes = [*outcome.gpu.notes, *outcome.model.notes, *outcome.load.notes]
+    notes = [*outcome.gpu.notes, *outcome.model.notes, *outcome.load.notes, *outcome.notes]
     if request.concurrency and not counted.all():
         notes.append("percentiles leave out the first request of each client: these all come at once")
     if request.concurrency is None and _grows(s.first - s.arrival):

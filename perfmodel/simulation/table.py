@@ -70,14 +70,20 @@ class Deployment:
     speculation: Speculation = Speculation()
     factor: float = 1.0
     """What measured services like this one take, over what the equations give."""
+    prompt_factor: float | None = None
+    """The same of what prompts add to a step, where that differs."""
 
     def seconds(self, batch: Batch) -> Array:
         """Seconds of steps; of speculation, the drafts and their verification included."""
         plain = self.factor * step_time(self.work, self.rates, self.engine, batch)
-        if self.speculation.drafted == 0:
+        if self.speculation.drafted == 0 and self.prompt_factor is None:
             return plain
         alone = decode(batch.sequences, batch.context)
         without = self.factor * step_time(self.work, self.rates, self.engine, alone)
+        if self.prompt_factor is not None:
+            plain = without + (plain - without) * (self.prompt_factor / self.factor)
+        if self.speculation.drafted == 0:
+            return plain
         result: Array = plain - without + np.sum(list(self.ops(alone).values()), axis=0)
         return result
 

@@ -214,6 +214,8 @@ def read_request(grid: SweepRequest | Mapping[str, Any] | str | Path) -> SweepRe
         return grid
     if isinstance(grid, Mapping):
         return validate(SweepRequest, dict(grid))
+    if not isinstance(grid, str | Path):
+        raise PerfModelError("is no grid", field="grid", value=grid, mend="Give a mapping of keys, or the path of a GRID.yaml.")
     text = read_text(grid)
     return validate(SweepRequest, load_yaml(grid, text), file=grid, text=text)
 

@@ -38,6 +38,8 @@ def sweep(
     arrive, `tell` with what a person at a terminal should know.
     Raises PerfModelError for a grid that is wrong, an output that cannot be written, and a cluster that is lost.
     """
+    if scheduler is not None and not isinstance(scheduler, str):
+        raise PerfModelError("must be an address", field="scheduler", value=scheduler, mend="Give host:port or local:N, or leave it out.")
     target = _writable(out)
     plan = make_plan(read_request(grid), _chunk(chunk))
     packed = pack(plan)
@@ -87,6 +89,8 @@ def _say_what_was_there(parts: Parts, plan: Plan, say: Callable[[str], None]) ->
 
 def _writable(out: str | Path) -> Path:
     """The file to write, links followed. Raises PerfModelError now for what would fail when everything is computed."""
+    if not isinstance(out, str | Path):
+        raise PerfModelError("must be the name of a file", field="out", value=out, mend="Give sweep.parquet, say.")
     path = Path(out)
     try:
         if path.suffix != ".parquet":

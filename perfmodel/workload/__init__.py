@@ -20,6 +20,15 @@ def load_model(name: str | Path) -> ModelSpec:
     Raises PerfModelError that names the file and the field, or the nearest bundled id.
     """
     text = str(name)
+    if not text.startswith("layer:") and text not in model_ids() and _looks_like_path(text):
+        from perfmodel.workload.huggingface import import_config
+
+        return import_config(text)
+    return named_model(text)
+
+
+def named_model(text: str) -> ModelSpec:
+    """The model behind a bundled id or a `layer:hidden=...` text; never a file. Raises PerfModelError with the nearest id."""
     if text.startswith("layer:"):
         return _single_layer(text)
     if text in model_ids():
@@ -27,10 +36,6 @@ def load_model(name: str | Path) -> ModelSpec:
         from perfmodel.workload.model import ModelSpec
 
         return read(ModelSpec, _bundled() / f"{text}.yaml", id=text)
-    if _looks_like_path(text):
-        from perfmodel.workload.huggingface import import_config
-
-        return import_config(text)
     from perfmodel.errors import PerfModelError, did_you_mean
 
     mend = f"{did_you_mean(text, model_ids())} Or give a path to a config.json, or layer:hidden=..,inter=..,experts=..,topk=..."

@@ -103,6 +103,10 @@ class LatentAttention(Mixer):
         indexer = self.indexer.weights(hidden, self.q_lora_rank or hidden) if self.indexer else 0
         return query + latent + expand + output + indexer
 
+    def whole_weights(self, hidden: int) -> int:
+        """Those that engines keep whole on each tensor-parallel rank: the projections down to the latents."""
+        return hidden * ((self.q_lora_rank or 0) + self.kv_lora_rank + self.rope_head_dim)
+
 
 class CompressedAttention(Mixer):
     """DeepSeek-V4's attention: one wide key that is also the value, a window of raw tokens, and older tokens compressed in runs.

@@ -49,14 +49,15 @@ def expected_tiles(tokens: Array, probability: Array, tile_rows: Sequence[int]) 
 
 
 def _summed(tokens: Array, probability: Array, tile_rows: Sequence[int]) -> Array:
-    """Sum the binomial probabilities one count at a time, for all rows and tiles at once."""
-    mean = float((tokens * probability).max())
-    last = int(min(tokens.max(), mean + 9.0 * np.sqrt(mean) + 12.0))
+    """Sum the binomial probabilities one count at a time, for all rows and tiles at once; each row ends where it would alone."""
+    mean = tokens * probability
+    last = np.floor(np.minimum(tokens, mean + 9.0 * np.sqrt(mean) + 12.0))
     odds = probability / (1 - probability)
     pmf = np.exp(tokens * np.log1p(-probability))
     beyond = 1.0 - pmf  # P(X > x)
     out = np.zeros((len(tile_rows), tokens.size))
-    for x in range(last + 1):
+    for x in range(int(last.max()) + 1):
+        beyond = np.where(x <= last, beyond, 0.0)
         for row, tile in enumerate(tile_rows):
             if x % tile == 0:
                 out[row] += beyond
@@ -100,11 +101,12 @@ def _tail_sum(mean: Array, sigma: Array, skew: Array, tile: int) -> Array:
     from scipy.special import ndtr
 
     first = np.maximum(np.floor((mean - 4.8 * sigma) / tile), 0.0)
-    terms = int(np.ceil(9.6 * float((sigma / tile).max()))) + 2
+    terms = np.ceil(9.6 * (sigma / tile)) + 2  # of each row, whatever rows are beside it
     total = first.copy()
-    for j in range(terms):
+    for j in range(int(terms.max())):
         z = np.minimum(((first + j) * tile + 0.5 - mean) / sigma, 9.0)
-        total += np.clip(ndtr(-z) + skew / 6.0 * (z * z - 1.0) * np.exp(-0.5 * z * z) * 0.3989422804014327, 0.0, 1.0)
+        tail = np.clip(ndtr(-z) + skew / 6.0 * (z * z - 1.0) * np.exp(-0.5 * z * z) * 0.3989422804014327, 0.0, 1.0)
+        total += np.where(j < terms, tail, 0.0)
     return total
 
 

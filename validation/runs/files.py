@@ -14,9 +14,10 @@ from typing import Any
 
 from perfmodel.errors import PerfModelError
 from perfmodel.files import read_text
+from perfmodel.hardware.devices import gpu_of
 from perfmodel.validation.runs import exchange
 from perfmodel.validation.runs.counters import counted
-from perfmodel.validation.runs.kernels import gpu_of, named
+from perfmodel.validation.runs.kernels import named
 from perfmodel.validation.runs.record import SIZES, Run, parse_run
 from perfmodel.validation.runs.work import Work, gemm_work, layer_work
 

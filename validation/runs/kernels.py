@@ -1,16 +1,9 @@
-"""What the name of a measured kernel says: its profile and the tile that it runs; and what the name of a device says."""
+"""What the name of a measured kernel says: its profile and the tile that it runs."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import cache
-from pathlib import Path
-
-from pydantic import Field
-
-from perfmodel.validated import Strict, load_model
 
 OURS = re.compile(r"(numba-[a-z]+)-.*-n(\d{1,6})((?:-[a-z]+){0,2})", re.ASCII)
 """Kind, format, tokens of a tile; epilogue, and `gather` where the kernel finds the rows of its tokens itself."""
@@ -45,17 +38,3 @@ def _named(kernel: str) -> Named:
 def _slower(profiles: set[str | None]) -> str | None:
     """Of a layer whose two GEMMs run on different kernels: wgmma's, for it gathers by a kernel of its own."""
     return "numba-wgmma" if "numba-wgmma" in profiles else None
-
-
-class _Devices(Strict):
-    devices: dict[str, str | None] = Field(strict=False)
-
-
-@cache
-def _devices() -> dict[str, str | None]:
-    return load_model(_Devices, Path(__file__).parent / "devices.yaml").devices
-
-
-def gpu_of(device: str) -> str | None:
-    """Catalogue id of a device by the driver's name for it; None for one that the catalogue does not have."""
-    return next((gpu for pattern, gpu in _devices().items() if fnmatchcase(device, pattern)), None)

@@ -16,10 +16,11 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from perfmodel.errors import MissingRequirementError, PerfModelError
+from perfmodel.hardware.devices import gpu_of
 from perfmodel.kernels import tiles
 from perfmodel.kernels.tiles import Tile
 from perfmodel.units import MICROSECOND
-from perfmodel.validation.runs.kernels import gpu_of, named
+from perfmodel.validation.runs.kernels import named
 from perfmodel.validation.runs.points import Choose, LayerPoint, Point
 from perfmodel.validation.runs.predict import Predicted, predict, predict_dram, why_not
 from perfmodel.validation.runs.record import Run

@@ -25,7 +25,7 @@ def calibrate_serving(heard: Callable[[str], None]) -> tuple[Calibration, dict[s
     """The calibration with its intervals, and where it comes from. Raises MissingRequirementError without the data."""
     rows = read_services()
     services, flags = Services.of(rows), flag_services(rows)
-    used = chosen_rows(rows) & np.array([not flag for flag in flags], bool)
+    used = chosen_rows(rows, np.array([not flag for flag in flags], bool))
     calibration = fit_serving(services, np.flatnonzero(used), heard)
     ttft, tpot = predict_services(services, calibration)
     held = ServingValidation(services, flags, ttft, tpot, used, 0.0)

@@ -1,7 +1,7 @@
 """Fitting the engine to measured services: physical parameters by bounded, robust least squares, then offsets of groups, drawn to 0.
 
-A fifth of the configurations is fitted: in the order of mode, backend, model, precision and GPU every fifth, so that kinds of services are
-there in proportion. Parameters and offsets take turns, so that what one model or engine has of its own does not bend what all share.
+Less than a fifth of the configurations is fitted: one of each family, the services of a model on a GPU by a backend in a precision, that
+has several. Parameters and offsets take turns, so that what one model or engine has of its own does not bend what all share.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from perfmodel.validation.measurements import Floats, Integers, Mask
 from perfmodel.validation.serving.predict import Services
 from perfmodel.validation.serving.rows import Service
 
-EVERY, FIRST = 5, 2
+LEAST_ROWS = 6
+"""Of a family of which a configuration is fitted."""
 ROUNDS = 3
 SOFT, TTFT_SOFT, TTFT_WEIGHT = 0.12, 0.24, 0.5
 """Residuals beyond these count less and less; a TTFT counts half as much as a TPOT."""
@@ -37,15 +39,18 @@ HIGHEST: Mapping[str, float] = {
 }  # fmt: skip
 """Of what is neither a share, 1 at most, nor a time."""
 LONGEST_US = 2e5
+Configuration = tuple[Any, ...]
 
 
-def chosen_rows(services: Sequence[Service]) -> Mask:
-    """[n] whether a row's configuration is one of those that are fitted."""
-    found = sorted(
-        dict.fromkeys(one.configuration for one in services), key=lambda c: (c[4], c[2], c[0], c[3], c[1], *map(repr, c[5:]))
-    )  # by mode, backend, model, precision, GPU
-    fitted = set(found[FIRST::EVERY])
-    return np.array([one.configuration in fitted for one in services], bool)
+def chosen_rows(services: Sequence[Service], usable: Mask) -> Mask:
+    """[n] whether a row is fitted: it is usable, and its configuration the middle one of its family, which has others to be scored."""
+    families: dict[tuple[str, ...], list[Configuration]] = {}
+    for one, good in zip(services, usable, strict=True):
+        if good:
+            families.setdefault((one.mode, one.backend, one.model, one.precision, one.gpu), []).append(one.configuration)
+    several = [sorted(set(found), key=repr) for found in families.values() if len(found) >= LEAST_ROWS]
+    fitted = {found[len(found) // 2] for found in several if len(found) > 1}
+    return np.array([good and one.configuration in fitted for one, good in zip(services, usable, strict=True)], bool)
 
 
 def fit_serving(services: Services, index: Integers, heard: Callable[[str], None] = lambda text: None, rounds: int = ROUNDS) -> Calibration:
@@ -58,8 +63,8 @@ def fit_serving(services: Services, index: Integers, heard: Callable[[str], None
         fit = _fit_engine(rows, weight, fit, offsets)
         ttft, tpot = rows.predict(*fit)
         offsets = {
-            "ttft": fit_offsets(rows.rows, np.log(rows.ttft / ttft), weight),
-            "tpot": fit_offsets(rows.rows, np.log(rows.tpot / tpot), weight),
+            "ttft": fit_offsets(rows.rows, "ttft", np.log(rows.ttft / ttft), weight),
+            "tpot": fit_offsets(rows.rows, "tpot", np.log(rows.tpot / tpot), weight),
         }
         heard(f"round {number + 1} of {rounds}")
     return Calibration(fit[0], offsets, fit[1], {})
@@ -71,14 +76,14 @@ def row_weights(rows: Sequence[Service]) -> Floats:
     return np.array([min(1.0, (ENOUGH / counts[row.configuration]) ** 0.5) for row in rows])
 
 
-def apply_offsets(rows: Sequence[Service], offsets: Mapping[str, float]) -> Floats:
-    """[n] sum of the offsets of each row's groups."""
-    return np.array([sum(offsets.get(group, 0.0) for group in groups_of(row.words)) for row in rows])
+def apply_offsets(rows: Sequence[Service], figure: str, offsets: Mapping[str, float]) -> Floats:
+    """[n] sum of the offsets of each row's groups by `ttft` or `tpot`."""
+    return np.array([sum(offsets.get(group, 0.0) for group in groups_of(row.words, figure)) for row in rows])
 
 
-def fit_offsets(rows: Sequence[Service], residual: Floats, weight: Floats) -> dict[str, float]:
+def fit_offsets(rows: Sequence[Service], figure: str, residual: Floats, weight: Floats) -> dict[str, float]:
     """Group -> offset: ridge regression of the logarithms of measured over predicted [n], wild rows counted less."""
-    members = [groups_of(row.words) for row in rows]
+    members = [groups_of(row.words, figure) for row in rows]
     groups = sorted({group for found in members for group in found})
     place = {group: i for i, group in enumerate(groups)}
     design = np.zeros((len(rows), len(groups)))
@@ -102,7 +107,7 @@ def _fit_engine(rows: Services, weight: Floats, start: Fit, offsets: Mapping[str
 
     prior = _logs((PRIOR, {}))
     low, high = (np.concatenate([np.log([edge(name) for name in NAMES]), np.full(len(prior) - len(NAMES), sign)]) for edge, sign in EDGES)
-    shift = {figure: apply_offsets(rows.rows, found) for figure, found in offsets.items()}
+    shift = {figure: apply_offsets(rows.rows, figure, found) for figure, found in offsets.items()}
     pull = PULL * np.sqrt(len(rows.rows)) / SPREAD
 
     def residuals(x: Floats) -> Floats:

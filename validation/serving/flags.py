@@ -10,24 +10,25 @@ from typing import Any
 
 from perfmodel.validation.serving.rows import Service
 
+R1 = "deepseek-r1"
 FEW = 8
-"""Requests at a time up to which the number of instances that decode is left to chance: as many as leave 80 % of the rows to be scored."""
+"""Requests at a time up to which it matters little how many instances decode."""
 LARGEST = 8
 """Ranks of an aggregated instance of GB200."""
 MTP_FROM = "2026-01-14"
 TWICE = 1.35
 """Times that measurements of the same differ at most: 16 % at the 90th percentile."""
 
+HIDDEN_LIMIT = 512
+"""Requests at a time of gpt-oss of which most wait, TTFT 20 to 460 s: the engine had a lower limit."""
+
 RULES: tuple[tuple[str, Callable[[Service], bool]], ...] = (
-    ("workers-unknown", lambda s: s.mode == "disaggregated" and s.decoders is None and s.clients > FEW),
+    ("workers-unknown", lambda s: s.model == R1 and s.mode == "disaggregated" and s.decoders is None and s.clients > FEW),
     ("not-aggregated", lambda s: s.mode == "aggregated" and s.gpu.startswith("gb") and s.decode.gpus > LARGEST),
-    ("other-benchmark", lambda s: s.model == "deepseek-r1" and s.origin == "gap"),
-    (
-        "unlabelled-mtp",
-        lambda s: (
-            s.model == "deepseek-r1" and s.backend == "trtllm" and s.origin == "dated" and s.mode == "aggregated" and s.measured >= MTP_FROM
-        ),
-    ),
+    ("other-benchmark", lambda s: s.origin == "gap" and (s.model == R1 or (s.model, s.backend) == ("llama-3.1-8b", "vllm"))),
+    ("early-blackwell", lambda s: s.model == "qwen3-32b" and s.gpu in ("b200", "gb200") and s.mode == "aggregated" and s.clients > 1),
+    ("unlabelled-mtp", lambda s: s.model == R1 and s.backend == "trtllm" and s.origin == "dated" and s.measured >= MTP_FROM),
+    ("hidden-limit", lambda s: s.model == "gpt-oss-120b" and s.backend == "vllm" and s.clients >= HIDDEN_LIMIT),
 )
 
 

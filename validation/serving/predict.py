@@ -26,6 +26,8 @@ MEAN_LENGTH = 0.9
 """Prompts and answers are uniform in 0.8 to 1.0 of the length that is said."""
 FORMATS = {"bf16": "bf16", "fp8": "fp8-block", "int4": "int4-w4a16", "fp4": "nvfp4"}
 """What a precision is, where model and GPU do not say otherwise."""
+SMALL, USUAL_DECODERS = 8, 4
+"""Instances up to this size, of which rows that say it have mostly four; larger ones decode alone."""
 WITHOUT_FP4 = "mxfp4-w4a16"
 GPT_OSS = "mxfp4-w4a8"
 
@@ -55,15 +57,15 @@ class Services:
         rates = stack_rates([_rates(row.gpu, *_formats(row)[:2]) for row in rows])
         capacity = np.array([_gpu(row.gpu).dram_capacity for row in rows])
 
-        def side(works: list[Work], instances: list[int | None]) -> Side:
+        def side(works: list[Work], instances: list[int]) -> Side:
             work = stack(works)
             most = np.maximum(most_sequences(work, capacity, load.prompt + load.output / 2), 1.0)
-            return Side(work, rates, np.array([count or 1 for count in instances], float), most)
+            return Side(work, rates, np.array(instances, float), most)
 
         return cls(
             tuple(rows),
-            side([_work(row.model, row.decode, _formats(row)) for row in rows], [row.decoders for row in rows]),
-            side([_work(row.model, row.prefill or row.decode, _formats(row)) for row in rows], [row.prefillers for row in rows]),
+            side([_work(row.model, row.decode, _formats(row)) for row in rows], [_decoders(row) for row in rows]),
+            side([_work(row.model, row.prefill or row.decode, _formats(row)) for row in rows], [row.prefillers or 1 for row in rows]),
             load,
             np.array([row.mode == "disaggregated" for row in rows], bool),
             np.array([row.ttft for row in rows]),
@@ -92,6 +94,12 @@ class Services:
     def _parts(self) -> list[tuple[Integers, bool]]:
         found = ((np.flatnonzero(self.separate == apart), apart) for apart in (False, True))
         return [(index, apart) for index, apart in found if len(index)]
+
+
+def _decoders(row: Service) -> int:
+    """Instances that decode; where a row does not say it, what the others of its size have, but no more than there are requests."""
+    usual = USUAL_DECODERS if row.mode == "disaggregated" and row.decode.gpus <= SMALL else 1
+    return row.decoders or min(usual, row.clients)
 
 
 def _side_of(side: Side, index: Integers) -> Side:

@@ -82,14 +82,14 @@ def validate_serving(*, unseen_pairs: bool = False, heard: Callable[[str], None]
     rows = read_services()
     services, flags = Services.of(rows), flag_services(rows)
     usable = np.array([not flag for flag in flags], bool)
-    chosen = chosen_rows(rows)
+    used = chosen_rows(rows, usable)
     if unseen_pairs:
-        ttft, tpot = _by_folds(services, chosen & usable, heard)
+        ttft, tpot = _by_folds(services, used, heard)
     else:
         ttft, tpot = predict_services(services, load_calibration())
     configurations = {row.configuration for row in rows}
-    used = {row.configuration for row, mine in zip(rows, chosen & usable, strict=True) if mine}
-    return ServingValidation(services, flags, ttft, tpot, chosen & usable, len(used) / len(configurations))
+    fitted = {row.configuration for row, mine in zip(rows, used, strict=True) if mine}
+    return ServingValidation(services, flags, ttft, tpot, used, len(fitted) / len(configurations))
 
 
 def predict_services(services: Services, calibration: Calibration) -> tuple[Floats, Floats]:
@@ -97,8 +97,8 @@ def predict_services(services: Services, calibration: Calibration) -> tuple[Floa
     ttft, tpot = services.predict(calibration.engine, calibration.backends)
     rows = services.rows
     return (
-        ttft * np.exp(apply_offsets(rows, calibration.offsets.get("ttft", {}))),
-        tpot * np.exp(apply_offsets(rows, calibration.offsets.get("tpot", {}))),
+        ttft * np.exp(apply_offsets(rows, "ttft", calibration.offsets.get("ttft", {}))),
+        tpot * np.exp(apply_offsets(rows, "tpot", calibration.offsets.get("tpot", {}))),
     )
 
 

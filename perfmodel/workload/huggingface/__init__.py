@@ -22,14 +22,23 @@ def import_config(path: str | Path) -> ModelSpec:
     Raises PerfModelError that names the file and the field.
     """
     file = config_file(Path(path))
-    root = Fields(read_json(file), file)
-    config = text_table(root)
+    return _model(Fields(read_json(file), file), model_name(file), str(file), beside=True)
+
+
+def import_object(config: dict[str, Any], *, id: str = "config.json") -> ModelSpec:
+    """The model that the object in a config.json describes; no file is looked at. Raises PerfModelError that names the field."""
+    return _model(Fields(config, Path("config.json")), id, "the request", beside=False)
+
+
+def _model(root: Fields, id: str, source: str, *, beside: bool) -> ModelSpec:
+    """`beside`: whether a hf_quant_config.json next to the file is read with it."""
+    config, file = text_table(root), root.file
     plan = layer_plan(config)
     hidden = config.need("hidden_size", "n_embd", "d_model")
     moe_layers = sum(layer.moe for layer in plan)
     data: dict[str, Any] = {
-        "id": printable(model_name(file)),
-        "source": printable(str(file)),
+        "id": printable(id),
+        "source": printable(source),
         "hidden": hidden,
         "layers": len(plan),
         "vocab": config.need("vocab_size", "padded_vocab_size"),
@@ -38,7 +47,7 @@ def import_config(path: str | Path) -> ModelSpec:
         "dense": dense_mlps(config, plan, hidden),
         "moe_layers": moe_layers,
         "moe": moe_layer(config, hidden) if moe_layers else None,
-        "format": _format(root, config, file, moe_layers > 0),
+        "format": _format(root, config, side_file(file, config.notes) if beside else None, moe_layers > 0),
     }
     note_doubts(root, config)
     return validate(ModelSpec, data | {"notes": config.notes}, file=file)
@@ -55,8 +64,8 @@ def _tied(root: Fields, config: Fields) -> bool:
     return False
 
 
-def _format(root: Fields, config: Fields, file: Path, has_experts: bool) -> str | None:
+def _format(root: Fields, config: Fields, side: Fields | None, has_experts: bool) -> str | None:
     """The format of the weights; quantisation and dtype may stand in the language model's table or in the root."""
     quantization = root.table("quantization_config") or config.table("quantization_config")
     dtypes = config if config.has("dtype") or config.has("torch_dtype") else root
-    return weight_format(dtypes, quantization, side_file(file, config.notes), has_experts)
+    return weight_format(dtypes, quantization, side, has_experts)

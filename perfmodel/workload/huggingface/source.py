@@ -44,7 +44,11 @@ def model_name(path: Path) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises PerfModelError with the line where it is broken."""
-    text = read_text(path)
+    return parse_json(read_text(path), path)
+
+
+def parse_json(text: str, path: Path) -> dict[str, Any]:
+    """The object in a JSON text; `path` stands in messages. Raises PerfModelError with the line where it is broken."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:

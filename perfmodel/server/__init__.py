@@ -1,0 +1,1 @@
+"""HTTP: the questions of the Python API, asked in JSON. No string of a request ever names a file."""

@@ -1,0 +1,277 @@
+"""The page in a real browser, held against what the library answers."""
+
+import json
+import re
+import shutil
+import threading
+import time
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import pytest
+
+import perfmodel
+from perfmodel.hardware.catalog import bundled_gpu
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
+pytest.importorskip("nicegui", reason="needs the extra `server`")
+TIMEOUT_MS = 20_000
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The server of this module, on a free port."""
+    import uvicorn
+
+    from perfmodel.server.app import create_app
+
+    server = uvicorn.Server(uvicorn.Config(create_app(), port=0, log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser.new_context()  # one for all: what the first page loads is in its cache for the others
+        browser.close()
+
+
+@pytest.fixture
+def visit(address, browser):
+    """`visit(query)` opens the page and waits for its answer; whatever it loads comes from the server, and nothing goes wrong there."""
+    pages, problems = [], []
+
+    def open_page(query="", *, width=1400, height=1000, scheme="light", wait=".headline >> text=/TFLOPS of|best:/"):
+        page = browser.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
+        page.set_default_timeout(TIMEOUT_MS)
+        own = (address, address.replace("http", "ws"), "data:", "blob:")
+        page.on("request", lambda request: None if request.url.startswith(own) else problems.append(request.url))
+        page.on("websocket", lambda socket: None if socket.url.startswith(own) else problems.append(socket.url))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.goto(address + "/" + query)
+        page.wait_for_selector(wait)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert not problems
+
+
+def value(page, name, at=0):
+    """The figure of a tile."""
+    return page.locator(".tile", has_text=name).nth(at).locator(".value").inner_text()
+
+
+def wait_for(page, name, figure, at=0):
+    """Wait until the tile shows the figure."""
+    tile = page.locator(".tile", has_text=name).nth(at).locator(".value", has_text=re.compile(f"^{re.escape(figure)}$"))
+    tile.wait_for()
+
+
+def microseconds(result, tokens=64):
+    from perfmodel.report.gap import number
+
+    return f"{number(next(row for row in result['rows'] if row['tokens'] == tokens)['latency_us'])} µs"
+
+
+def choose(page, field, option, at=0):
+    """Choose an option with the keyboard alone."""
+    box = page.get_by_label(field, exact=True).nth(at)
+    box.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("option", name=option, exact=True).wait_for()
+    page.keyboard.type(option)
+    page.keyboard.press("Enter")
+
+
+def test_the_document_names_nothing_from_elsewhere(address):
+    """Also what a crawler without scripts sees."""
+    with urlopen(address + "/") as answer:
+        html = answer.read().decode()
+    assert html.lstrip().lower().startswith("<!doctype html")
+    assert "<title>perfmodel" in html
+    tags = re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=[\"'](.*?)[\"']", html)
+    assert tags
+    assert not [url for url in tags if not url.startswith(("/", "data:"))]
+    assert not re.findall(r"@import url\(\"(?!/)", html)
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/etc/passwd", "/_nicegui/../../etc/passwd", "/v1/nowhere"])
+def test_other_paths_are_not_the_pages(address, path):
+    from urllib.error import HTTPError
+
+    with pytest.raises(HTTPError) as error:
+        urlopen(address + path)
+    assert error.value.code == 404
+
+
+def test_a_flood_of_visitors_is_turned_away(address, monkeypatch):
+    from urllib.error import HTTPError
+
+    monkeypatch.setattr("perfmodel.page.view.MOST_OPEN", -1)
+    with pytest.raises(HTTPError) as error:
+        urlopen(address + "/")
+    assert (error.value.code, error.value.headers["retry-after"]) == (503, "60")
+
+
+@needs_browser
+def test_the_page_says_what_the_api_says(address, visit):
+    question = {"model": "gpt-oss-20b", "gpu": "h200", "format": "bf16", "tokens": [64, 4096], "ep": 2}
+    with urlopen(Request(address + "/v1/gap", json.dumps(question).encode())) as answer:
+        row = json.load(answer)["rows"][1]
+    page = visit("?model=gpt-oss-20b&gpu=h200&format=bf16&tokens=64,4096&ep=2&at=4096")
+    assert page.locator(".headline").inner_text().startswith(f"4,096 tokens on H200: {row['tflops']:,.0f} TFLOPS of 989;")
+    assert value(page, "Time of the layer") == f"{row['latency_us']:,.0f} µs"
+    shown = [line.inner_text() for line in page.locator(".causes .main th").all()]
+    lasting = [loss["cause"] for loss in row["losses"] if loss["us"] >= 0.0005 * row["latency_us"]]
+    assert shown == ["FLOPs at the peak", *lasting]
+    assert page.locator(".plot .bars path").count() > 4
+
+
+@needs_browser
+def test_another_gpu_other_numbers_and_another_address(visit):
+    page = visit()
+    wait_for(page, "Time of the layer", microseconds(perfmodel.gap("gpt-oss-20b", "b200", format="nvfp4")))
+    choose(page, "GPU", "h200")  # it has no FP4 units: the format falls back to the model's own
+    wait_for(page, "Time of the layer", microseconds(perfmodel.gap("gpt-oss-20b", "h200")))
+    assert "gpu=h200" in page.url
+    page.reload()
+    wait_for(page, "Time of the layer", microseconds(perfmodel.gap("gpt-oss-20b", "h200")))
+    page.get_by_label("Expert parallel (ep)").fill("3")
+    page.locator(
+        ".notice:visible", has_text="ep: does not divide the experts (got 3). Choose a divisor of the number of experts."
+    ).wait_for()
+    page.get_by_label("Expert parallel (ep)").fill("4")
+    wait_for(page, "Time of the layer", microseconds(perfmodel.gap("gpt-oss-20b", "h200", ep=4)))
+
+
+@needs_browser
+def test_a_spec_is_edited_wrongly_and_rightly(visit):
+    text = "".join(line for line in bundled_gpu("b200").read_text().splitlines(keepends=True) if "yaml-language-server" not in line)
+    wrong = text.replace("bandwidth_GBps", "bandwith_GBps", 1)
+    right = text.replace("bandwidth_GBps: {value: 7672", "bandwidth_GBps: {value: 9600", 1)
+    page = visit()
+    page.get_by_role("button", name="Edit the GPU").click()
+    page.locator(".good", has_text="the same as the bundled b200").wait_for()
+    assert "spec=" not in page.url  # to look is not to change
+    editor = page.locator(".cm-content")
+    editor.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(wrong)
+    line = 1 + wrong.split("bandwith_GBps")[0].count("\n")
+    page.locator(".verdict", has_text=f"Line {line}").wait_for()
+    assert f"my-gpu.yaml:{line}: memory.bandwith_GBps:" in page.locator(".verdict").inner_text()
+    assert "Did you mean bandwidth_GBps?" in page.locator(".verdict").inner_text()
+    editor.click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(right)
+    expected = microseconds(perfmodel.gap("gpt-oss-20b", "b200", format="nvfp4", changes=["memory.bandwidth_GBps=9600"]))
+    wait_for(page, "Time of the layer", expected)
+    assert "7,672 → 9,600" in page.locator(".changes").inner_text()
+    page.keyboard.press("Escape")  # no trap: Escape, then Tab leaves the editor
+    page.keyboard.press("Tab")
+    assert not page.evaluate("document.activeElement.closest('.cm-editor')")
+    page.reload()  # the address holds the text
+    wait_for(page, "Time of the layer", expected)
+    assert "your B200" in page.locator(".headline").inner_text()
+
+
+@needs_browser
+def test_an_address_restores_a_comparison(visit):
+    page = visit("?model=deepseek-v3&gpu=h200&format=fp8-block&at=16&b.gpu=b200&b.tokens=16,64")
+    a, b = (perfmodel.gap("deepseek-v3", gpu, format="fp8-block", tokens=[16]) for gpu in ("h200", "b200"))
+    wait_for(page, "Time of the layer", microseconds(a, 16))
+    wait_for(page, "Time of the layer", microseconds(b, 16), at=1)
+    ratio = a["rows"][0]["latency_us"] / b["rows"][0]["latency_us"]
+    assert f"B is {ratio:.3g} times as fast" in page.locator(".comparison").inner_text()
+    page.get_by_role("button", name="One scenario").click()
+    page.locator(".comparison").wait_for(state="hidden")
+    assert "b.gpu" not in page.url
+
+
+@needs_browser
+def test_a_service_is_planned(visit):
+    result = perfmodel.plan("gpt-oss-20b", "h200", mode="aggregated", isl=1000, osl=100, tpot_ms=20.0)
+    query = "?view=service&plan.model=gpt-oss-20b&plan.gpu=h200&plan.mode=aggregated&plan.isl=1000&plan.osl=100&plan.tpot_ms=20&plan.rate="
+    page = visit(query)
+    cells = page.locator(".figures tbody tr").first.locator("td").all_inner_texts()
+    best = result.plans[0]
+    assert cells[0] == f"{best.gpus} × H200"
+    assert cells[6] == f"{best.tokens_per_s_per_gpu:,.0f}"
+    assert page.locator(".figures tbody tr").count() == len(result.plans)
+    page.get_by_label("Each token (TPOT)").fill("0.001")
+    page.locator(".notice:visible", has_text="TPOT").wait_for()
+
+
+@needs_browser
+@pytest.mark.parametrize("query", ["?b.gpu=h200&b.format=", "?view=service&plan.model=gpt-oss-20b&plan.gpu=h200&plan.mode=aggregated"])
+def test_nothing_is_wider_than_a_phone(visit, query):
+    page = visit(query, width=390, height=844, scheme="dark")
+    page.wait_for_function("document.querySelectorAll('.plot .main-svg').length > 0")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.body.classList.contains('body--dark')")  # as the system has it
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("?gpu=../../etc/passwd", "GPU: no such GPU (got '../../etc/passwd')."),
+        ("?routing=counts:/etc/passwd", "routing: reads no files here (got 'counts:/etc/passwd')."),
+        ("?tokens=" + quote("1,<img src=x>"), "tokens: must be whole numbers from 1 (got '<img src=x>')."),
+        ("?spec=AAAA", "spec: cannot be read (got 'AAAA'). Copy the whole address."),
+    ],
+)
+def test_a_mistake_is_said_not_thrown(visit, query, message):
+    page = visit(query, wait=".notice:visible")
+    page.locator(".notice:visible", has_text=message).first.wait_for()
+    assert "root:" not in page.content()
+    assert "Traceback" not in page.content()
+
+
+@needs_browser
+def test_it_works_by_keyboard(visit):
+    page = visit("?tokens=16,64")
+    seen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate("(e => e.getAttribute('aria-label') || e.innerText || e.id || e.tagName)(document.activeElement)"))
+        if seen.count(seen[0]) > 1 and len(seen) > 20:
+            break
+    words = "\n".join(seen)
+    for control in ("Model", "GPU", "Kernel", "Token counts", "Compare", "Share", "PNG", "CSV", "Theme", "Breakdown by cause"):
+        assert control in words, control
+    theme = page.get_by_role("button", name="Theme: system")
+    theme.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.body.classList.contains('body--dark')")
+
+
+@needs_browser
+def test_what_is_shown_can_be_saved(visit, tmp_path):
+    page = visit("?tokens=16,64")
+    saved = {}
+    for name, label in (("png", "PNG"), ("csv", "CSV"), ("yaml", "YAML")):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=label).first.click()
+        saved[name] = tmp_path / download.value.suggested_filename
+        download.value.save_as(saved[name])
+        assert saved[name].suffix == f".{name}"
+    assert saved["png"].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert len(saved["csv"].read_text().splitlines()) == 3
+    assert "tokens: 16,64" in saved["yaml"].read_text()

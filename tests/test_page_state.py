@@ -1,0 +1,156 @@
+"""The page's words: they fit into an address and come back, and no word names a file."""
+
+import csv
+import io
+
+import pytest
+
+import perfmodel
+from perfmodel.errors import PerfModelError
+from perfmodel.page.answers import layer_gap, row_at, service_plan
+from perfmodel.page.figures import roofline, time_by_cause
+from perfmodel.page.inputs import gpu_of, model_of, read_config, read_spec
+from perfmodel.page.state import LayerState, PageState, ServiceState, from_query, pack, to_query, unpack
+from perfmodel.page.words import comparison, gap_csv, headline, plan_csv
+
+
+def parse(query: str) -> dict[str, str]:
+    from urllib.parse import parse_qsl
+
+    return dict(parse_qsl(query, keep_blank_values=True))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        PageState(),
+        PageState(a=LayerState(model="deepseek-v3", gpu="h200", format="", ep="8", at="4096"), b=LayerState(gpu="yours"), spec="id: é\n"),
+        PageState(view="service", service=ServiceState(gpu="h100", tpot_ms="", rate=""), config='{"a": 1}'),
+    ],
+)
+def test_an_address_holds_the_whole_page(state):
+    assert from_query(parse(to_query(state))) == state
+
+
+def test_a_short_address_leaves_the_rest_as_it_is():
+    state = from_query({"gpu": "h200", "b.gpu": "b200", "nonsense": "1"})
+    assert state.a == LayerState(gpu="h200")
+    assert state.b == LayerState(gpu="b200")
+    assert from_query({}) == PageState()
+
+
+@pytest.mark.parametrize("packed", ["!!!", "AAAA", pack("id: b200\n" * 100)[:-8], pack("0" * 2**20)], ids=["sign", "zlib", "cut", "bomb"])
+def test_an_altered_text_is_refused(packed):
+    with pytest.raises(PerfModelError, match="spec: cannot be read"):
+        unpack(packed, "spec")
+
+
+@pytest.mark.parametrize("word", ["../../etc/passwd", "/etc/passwd", "gpu_specs/b200.yaml", "b200.yaml", "yours.yaml", "~", "", "b200\0"])
+def test_no_word_names_a_file(word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("b200.yaml", "yours.yaml"):  # such files are there, and not looked at
+        (tmp_path / name).write_text("id: [\n")
+    with pytest.raises(PerfModelError, match="no such GPU"):
+        gpu_of(word, "")
+    with pytest.raises(PerfModelError, match="no such model"):
+        model_of(word, "")
+    with pytest.raises(PerfModelError, match="no such kernel profile"):
+        layer_gap(LayerState(kernel=word), "", "")
+    with pytest.raises(PerfModelError, match="unknown format"):
+        layer_gap(LayerState(format=word or "-"), "", "")
+    with pytest.raises(PerfModelError, match="reads no files here"):
+        layer_gap(LayerState(routing=f"counts:{word}"), "", "")
+
+
+def test_a_spec_says_its_line_as_the_command_does(run, tmp_path):
+    from perfmodel.hardware.catalog import bundled_gpu
+
+    text = bundled_gpu("h200").read_text().replace("bandwidth_GBps: {value: 4800", "bandwith_GBps: {value: 4800", 1)
+    file = tmp_path / "my-gpu.yaml"
+    file.write_text(text)
+    code, _, err = run("spec", "validate", file)
+    with pytest.raises(PerfModelError) as error:
+        read_spec(text)
+    line = 1 + text.split("bandwith")[0].count("\n")
+    assert (code, error.value.line) == (2, line)
+    assert err == f"perfmodel: {tmp_path}/{error.value}\n"
+
+
+def test_a_pasted_config_is_a_model():
+    config = """{"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+      "torch_dtype": "bfloat16", "tie_word_embeddings": false}"""
+    pasted, bundled = read_config(config), perfmodel.load_model("mixtral-8x7b")
+    assert (pasted.moe, pasted.layers) == (bundled.moe, bundled.layers)
+    assert read_config(" layer:hidden=512,inter=256,experts=8,topk=2 ").moe.experts == 8
+    for text, problem in (("{\n,", r"config.json:2: is not JSON"), ("", "is empty"), ("[1]", "holds no JSON object")):
+        with pytest.raises(PerfModelError, match=problem):
+            read_config(text)
+
+
+def test_the_answer_is_the_libraries():
+    state = LayerState(model="deepseek-v3", gpu="h200", format="", ep="8", tokens="64, 16", at="64")
+    result = layer_gap(state, "", "")
+    expected = perfmodel.gap("deepseek-v3", "h200", ep=8, tokens=[16, 64])
+    assert result == expected
+    row = row_at(result, "64")
+    assert row == expected["rows"][1]
+    worst = max(row["losses"], key=lambda loss: loss["us"])
+    assert headline(row, result, state).startswith("64 tokens on H200: ")
+    assert headline(row, result, state).endswith(f" % of the time is {worst['cause']}")
+
+
+def test_two_rows_are_compared():
+    slow, fast = {"latency_us": 90.0, "tokens": 64}, {"latency_us": 45.0, "tokens": 64}
+    assert comparison(slow, fast) == "B is 2 times as fast: 90 µs for A, 45 µs for B (64 tokens)"
+    assert comparison(fast, slow) == "A is 2 times as fast: 45 µs for A, 90 µs for B (64 tokens)"
+    assert comparison(slow, slow).startswith("A and B take the same time")
+
+
+def test_rows_of_a_csv_add_up():
+    lines = list(csv.DictReader(io.StringIO(gap_csv(layer_gap(LayerState(), "", "")))))
+    assert [line["tokens"] for line in lines] == LayerState().tokens.split(",")
+    for line in lines:
+        lost = sum(float(value) for name, value in line.items() if name.endswith(" us"))
+        assert float(line["ideal_us"]) + lost == pytest.approx(float(line["latency_us"]), rel=1e-9)
+
+
+def test_columns_are_whole_and_labels_do_not_collide():
+    result = layer_gap(LayerState(tokens=",".join(map(str, range(1, 301))), at="64"), "", "")
+    for shares, tops in ((True, [100.0] * 300), (False, [row["latency_us"] for row in result["rows"]])):
+        drawn = time_by_cause(result, 64, shares=shares)
+        for place, top in enumerate(tops):
+            height = sum(trace["y"][place] for trace in drawn["data"])
+            assert 0.9 * top < height <= top * (1 + 1e-9)  # causes under 1 % everywhere are left out
+        labels = [note["text"] for note in drawn["layout"]["annotations"]]
+        assert len(labels) <= 13
+        assert sum("<b>" in label for label in labels) == 1
+    reached = roofline(result, 64)["data"][-1]
+    assert reached["x"] == [row["arithmetic_intensity"] for row in result["rows"]]
+    assert sum(map(bool, reached["text"])) <= 13
+
+
+def test_a_service_is_the_planners():
+    state = ServiceState(model="gpt-oss-20b", gpu="h200", mode="aggregated", rate="", tpot_ms="20", gpus="1")
+    result = service_plan(state, "", "")
+    assert result == perfmodel.plan("gpt-oss-20b", "h200", mode="aggregated", isl=4000, osl=500, tpot_ms=20.0, gpus=1)
+    lines = list(csv.DictReader(io.StringIO(plan_csv(result))))
+    assert [line["list"] for line in lines] == ["plan"] * len(result.plans) + ["pareto"] * len(result.pareto)
+    for bad in ({"gpu": ""}, {"isl": "many"}, {"rate": "-1"}, {"gpus": "100000"}, {"gpu": "h200,../x"}):
+        with pytest.raises(PerfModelError):
+            service_plan(ServiceState(**bad), "", "")
+
+
+def test_an_edited_gpu_is_planned_beside_the_one_it_came_from():
+    from perfmodel.hardware.catalog import bundled_gpu
+
+    spec = bundled_gpu("h200").read_text().replace("bandwidth_GBps: {value: 4800", "bandwidth_GBps: {value: 9600", 1)
+    state = ServiceState(model="gpt-oss-20b", gpu="h200,yours", mode="aggregated", rate="", tpot_ms="20", gpus="1")
+    both, alone = service_plan(state, spec, ""), service_plan(ServiceState(**{**vars(state), "gpu": "h200"}), "", "")
+    assert [p for p in both.plans if p.gpu == "h200"] == list(alone.plans)
+    assert both.plans[0].gpu == "your h200"
+    assert both.plans[0].tokens_per_s_per_gpu > alone.plans[0].tokens_per_s_per_gpu
+    small = spec.replace("capacity_GB: {value: 150.8", "capacity_GB: {value: 1.5", 1)
+    beside = service_plan(state, small, "")
+    assert beside.plans == alone.plans
+    assert any("does not fit" in note for note in beside.notes)
