@@ -29,7 +29,7 @@ test: ## Run the tests
 	$(BIN)/pytest -n $(JOBS)
 
 kernels: ## Compile every kernel for every architecture, without a GPU
-	$(BIN)/perfmodel kernels check --jobs $(JOBS)
+	$(BIN)/perfmodel kernels check --no-sass --jobs $(JOBS)
 
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: ## Build the documentation into site/; any warning is an error

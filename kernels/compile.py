@@ -172,11 +172,14 @@ def _figure(pattern: str, log: str) -> int | None:
     return sum(map(int, found)) if found else None
 
 
-def check_one(variant: Variant, arch: str) -> Checked:
-    """Compile and judge. Whatever goes wrong is a finding about this variant, not a reason to stop looking at the others."""
+def check_one(variant: Variant, arch: str, *, count_sass: bool = True) -> Checked:
+    """Compile and judge. Whatever goes wrong is a finding about this variant, not a reason to stop looking at the others.
+
+    No verdict rests on the counts of `count_sass`, which take a third of a second each.
+    """
     began = perf_counter()
     try:
-        made = compile_variant(variant, arch)
+        made = compile_variant(variant, arch, count_sass=count_sass)
     except MissingRequirementError:
         raise
     except Exception as error:
@@ -203,7 +206,9 @@ def _first_lines(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(lines)[:500]}"
 
 
-def check_all(tasks: Iterable[tuple[Variant, str]], *, jobs: int, done: Callable[[Checked], None] = lambda row: None) -> list[Checked]:
+def check_all(
+    tasks: Iterable[tuple[Variant, str]], *, jobs: int, count_sass: bool = True, done: Callable[[Checked], None] = lambda row: None
+) -> list[Checked]:
     """Check each (variant, architecture) in `jobs` processes, the result in the order of `tasks`; `done` hears of each as it is ready."""
     tasks = list(tasks)
     require_compiler()
@@ -212,23 +217,23 @@ def check_all(tasks: Iterable[tuple[Variant, str]], *, jobs: int, done: Callable
         places.setdefault(variant, []).append(index)
     batches = {variant: [tasks[index][1] for index in indices] for variant, indices in places.items()}
     rows: dict[int, Checked] = {}
-    for variant, found in _in_order(batches) if jobs == 1 else _in_processes(batches, jobs):
+    for variant, found in _in_order(batches, count_sass) if jobs == 1 else _in_processes(batches, jobs, count_sass):
         for index, row in zip(places[variant], found, strict=True):
             rows[index] = row
             done(row)
     return [rows[index] for index in range(len(tasks))]
 
 
-def _check_variant(variant: Variant, archs: list[str]) -> list[Checked]:
-    return [check_one(variant, arch) for arch in archs]
+def _check_variant(variant: Variant, archs: list[str], count_sass: bool) -> list[Checked]:
+    return [check_one(variant, arch, count_sass=count_sass) for arch in archs]
 
 
-def _in_order(batches: dict[Variant, list[str]]) -> Iterator[tuple[Variant, list[Checked]]]:
+def _in_order(batches: dict[Variant, list[str]], count_sass: bool) -> Iterator[tuple[Variant, list[Checked]]]:
     for variant, archs in batches.items():
-        yield variant, _check_variant(variant, archs)
+        yield variant, _check_variant(variant, archs, count_sass)
 
 
-def _in_processes(batches: dict[Variant, list[str]], jobs: int) -> Iterator[tuple[Variant, list[Checked]]]:
+def _in_processes(batches: dict[Variant, list[str]], jobs: int, count_sass: bool) -> Iterator[tuple[Variant, list[Checked]]]:
     """As they are ready. Processes start afresh: numba and LLVM do not like to be forked.
 
     Interrupted, or where one fails, the processes are ended at once: nothing of theirs is worth waiting for.
@@ -236,7 +241,7 @@ def _in_processes(batches: dict[Variant, list[str]], jobs: int) -> Iterator[tupl
     pool = ProcessPoolExecutor(
         min(jobs, len(batches)), mp_context=get_context("spawn"), initializer=_end_with_parent, initargs=(os.getpid(),)
     )
-    running = {pool.submit(_check_variant, *batch): batch[0] for batch in batches.items()}
+    running = {pool.submit(_check_variant, *batch, count_sass): batch[0] for batch in batches.items()}
     try:
         for future in as_completed(running):
             yield running[future], future.result()

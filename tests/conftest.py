@@ -1,6 +1,8 @@
 """Shared by all tests: what the mark `gpu` means, and how a kernel is run on one."""
 
-from functools import cache
+import sys
+from functools import cache, wraps
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -28,6 +30,38 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         least, only = wanted.kwargs.get("least", (0, 0)), wanted.kwargs.get("only", gpu_capability())
         if gpu_capability() < least or gpu_capability() != only:
             pytest.skip(f"needs compute capability {wanted.kwargs}, not {gpu_capability()}")
+
+
+def untraced(function):
+    """`function` without the tracer that coverage has set."""
+
+    @wraps(function)
+    def call(*arguments, **choices):
+        tracer = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return function(*arguments, **choices)
+        finally:
+            sys.settrace(tracer)
+
+    return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def untraced_compiler():
+    """Coverage is paused while numba compiles: nothing of ours runs there, and tracing it takes as long again."""
+    if sys.gettrace() is None:
+        yield
+        return
+    from numba.core.dispatcher import Dispatcher
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dispatcher, "compile", untraced(Dispatcher.compile))
+        if find_spec("numba_cuda") is not None:
+            from numba import cuda
+
+            patch.setattr(cuda, "compile", untraced(cuda.compile))
+        yield
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Problems for tests of kernels: weights, tokens, and the results they must have."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import ml_dtypes
 import numpy as np
@@ -8,12 +9,20 @@ import numpy as np
 from perfmodel.formats import get_format
 from perfmodel.formats.blocks import encode
 from perfmodel.kernels import reference
+from perfmodel.kernels.compile import to_ptx
 from perfmodel.kernels.weights import Weights
 
 BF16 = ml_dtypes.bfloat16
 BOUND = {"mxfp4-w4a16": 3e-4, "nvfp4-w4a16": 3e-4, "int4-w4a16": 3e-4, "nf4-w4a16": 3e-3}
 """Beside the rounding of the output: weights are exact but for NF4's codebook, and a sum in single precision may lie beyond a tie."""
 NO_CONFLICTS = {1}
+
+
+@cache
+def ptx_of(arch, build, *choices):
+    """(PTX, dynamic shared bytes) of the kernel `build(*choices)`, compiled once for all tests of a process."""
+    source = build(*choices)
+    return to_ptx(source, arch), source.shared_bytes
 
 
 def random_weights(form, experts, n, k, scheme=None, seed=0):

@@ -243,6 +243,14 @@ class TestCommands:
         assert row["registers"] > 0
         assert "[1/1] good sm_90a: ok" in printed.err
 
+    @pytest.mark.skipif(sass.disassembler() is None, reason="needs nvdisasm")
+    @pytest.mark.usefixtures("toys", "compiler")
+    @pytest.mark.parametrize(("flag", "counted"), [("--sass", True), ("--no-sass", False)])
+    def test_the_verdict_is_the_same_without_counts(self, capsys, flag, counted):
+        assert run("check", "good", "--jobs", "1", flag, "--json") == 0
+        (row,) = json.loads(capsys.readouterr().out)["kernels"]
+        assert (row["ok"], row["spill_bytes"], row["sass"] is not None) == (True, 0, counted)
+
     @pytest.mark.usefixtures("toys", "compiler")
     def test_check_fails_where_one_kernel_is_wrong(self, capsys):
         assert run("check", "--arch", "sm_90a", "--jobs", "1") == 1

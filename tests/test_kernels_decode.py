@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs the extra `kernels`")
 
-from kernel_problems import BF16, BOUND, NO_CONFLICTS, Problem, random_weights
+from kernel_problems import BF16, BOUND, NO_CONFLICTS, Problem, ptx_of, random_weights
 
 from perfmodel.kernels import decode, decode_ring, reference
-from perfmodel.kernels.compile import compile_variant, to_ptx
+from perfmodel.kernels.compile import compile_variant
 from perfmodel.kernels.emulator import Machine
 from perfmodel.kernels.emulator_hopper import HopperMachine
 from perfmodel.kernels.emulator_program import Memory
@@ -25,7 +25,7 @@ def emulate(problem, config, grid, lockstep=True):
     module = decode if isinstance(config, decode.Config) else decode_ring
     weights = pack(problem.weights.fused() if config.epilogue == "swiglu" else problem.weights)
     shape = (len(problem.x), weights.n // 2 if config.epilogue == "swiglu" else weights.n)
-    memory, source = Memory(1 << 23), module.build(config)
+    memory, (ptx, shared_bytes) = Memory(1 << 23), ptx_of("sm_90a", module.build, config)
     arrays = {
         "x": problem.x, "weights": weights.tiles, "alphas": weights.alpha, "offsets": problem.offsets.astype(np.int32),
         "x_rows": problem.x_rows.astype(np.int32), "out_rows": problem.out_rows.astype(np.int32),
@@ -34,8 +34,8 @@ def emulate(problem, config, grid, lockstep=True):
     experts, row_tiles = weights.tiles.shape[:2]
     given = {name: memory.place(array) for name, array in arrays.items()}
     given |= {"experts": experts, "n": weights.n, "k": weights.k, "row_tiles": row_tiles, "out": memory.room(2 * int(np.prod(shape)))}
-    machine = (Machine if module is decode else HopperMachine)(to_ptx(source, "sm_90a"), memory)
-    machine.launch(grid, config.threads, source.shared_bytes, [given[name] for name in decode.PARAMETERS], lockstep=lockstep)
+    machine = (Machine if module is decode else HopperMachine)(ptx, memory)
+    machine.launch(grid, config.threads, shared_bytes, [given[name] for name in decode.PARAMETERS], lockstep=lockstep)
     assert set(machine.conflicts.values()) <= NO_CONFLICTS
     return memory.read(given["out"], shape, BF16).astype(np.float64)
 

@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs the extra `kernels`")
 
-from kernel_problems import BF16, BOUND, NO_CONFLICTS, Problem, random_weights
+from kernel_problems import BF16, BOUND, NO_CONFLICTS, Problem, ptx_of, random_weights
 
 from perfmodel.formats.format import Scheme
 from perfmodel.kernels import reference
-from perfmodel.kernels.compile import compile_variant, to_ptx
+from perfmodel.kernels.compile import compile_variant
 from perfmodel.kernels.emulator import Machine
 from perfmodel.kernels.emulator_program import Memory
 from perfmodel.kernels.mma_tile import matrix_lane
@@ -26,7 +26,7 @@ def emulate(problem, config, *, grid=3, lockstep=True, arch="sm_80"):
     """(output of the kernel, the machine that ran it); what is not written stays NaN."""
     weights = pack(problem.weights.fused() if config.epilogue == "swiglu" else problem.weights)
     shape = (len(problem.x), weights.n // 2 if config.epilogue == "swiglu" else weights.n)
-    memory, source = Memory(1 << 23), build(config)
+    memory, (ptx, shared_bytes) = Memory(1 << 23), ptx_of(arch, build, config)
     arrays = {
         "x": problem.x, "weights": weights.tiles, "group_scales": weights.group_scales, "alphas": weights.alpha,
         "offsets": problem.offsets.astype(np.int32), "x_rows": problem.x_rows.astype(np.int32),
@@ -38,8 +38,8 @@ def emulate(problem, config, *, grid=3, lockstep=True, arch="sm_80"):
     numbers = {"experts": experts, "n": weights.n, "k": weights.k, "row_tiles": row_tiles, "group_shift": weights.group_shift}
     given = {name: memory.place(array) for name, array in arrays.items() if array is not None} | numbers
     given["out"] = memory.room(2 * int(np.prod(shape)))
-    machine = Machine(to_ptx(source, arch), memory)
-    machine.launch(grid, config.threads, source.shared_bytes, [given.get(name, 0) for name in PARAMETERS], lockstep=lockstep)
+    machine = Machine(ptx, memory)
+    machine.launch(grid, config.threads, shared_bytes, [given.get(name, 0) for name in PARAMETERS], lockstep=lockstep)
     return memory.read(given["out"], shape, BF16).astype(np.float64), machine
 
 

@@ -6,8 +6,10 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs the extra `kernels`")
 
+from kernel_problems import ptx_of
+
 from perfmodel.kernels import reference, routing, routing_reference, stream
-from perfmodel.kernels.compile import check_one, to_ptx
+from perfmodel.kernels.compile import check_one
 from perfmodel.kernels.emulator import Machine
 from perfmodel.kernels.emulator_program import Memory
 
@@ -81,10 +83,9 @@ def is_output(one):
 
 def emulate(variant, grid, inputs, numbers, rows=1):
     """Run a kernel; `inputs` are arrays, or (shape, dtype) of an output that starts as poison. Returns the outputs."""
-    source = variant.build()
-    memory = Memory()
+    source, memory = variant.build(), Memory()
     arguments = [memory.room(int(np.prod(one[0])) * np.dtype(one[1]).itemsize) if is_output(one) else memory.place(one) for one in inputs]
-    machine = RoutingMachine(to_ptx(source, "sm_80"), memory)
+    machine = RoutingMachine(ptx_of("sm_80", variant.build)[0], memory)
     for machine.row in range(rows):
         machine.launch(grid, source.threads, source.shared_bytes + 8192, [*arguments, *numbers], lockstep=False)
     return [memory.read(at, *one) for at, one in zip(arguments, inputs, strict=True) if is_output(one)]

@@ -208,7 +208,7 @@ def test_links_and_permissions_are_kept(mine, tmp_path):
 QUANTITIES = sorted(p for p, kind in field_kinds().items() if issubclass(kind, Quantity))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(gpu=st.sampled_from(gpu_ids()), path=st.sampled_from(QUANTITIES), value=st.floats(0.01, 1e5, allow_nan=False), data=st.data())
 def test_property_only_the_value_changes(gpu, path, value, data):
     """A value put anywhere into any file: it reads back, all else reads as before, and every comment is still there."""

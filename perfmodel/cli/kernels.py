@@ -55,6 +55,7 @@ def check(
     names: NamesArgument = None,
     arch: Annotated[list[str] | None, typer.Option("--arch", help="Only for this architecture, `sm_90a` say. Repeatable.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes that compile at once.")] = 2,
+    sass: Annotated[bool, typer.Option("--sass/--no-sass", help="Count machine instructions too: no verdict, a third of the time.")] = True,
     json: JsonOption = False,
 ) -> None:
     """Compile and assemble every kernel for every architecture that it is for, without a GPU; exit code 1 where one is not right.
@@ -80,7 +81,7 @@ def check(
         seen += 1
         note(f"[{seen}/{len(tasks)}] {row.name} {row.arch}: {row.problem or 'ok'}, {row.seconds:.1f} s")
 
-    rows = [asdict(row) for row in check_all(tasks, jobs=jobs, done=progress)]
+    rows = [asdict(row) for row in check_all(tasks, jobs=jobs, count_sass=sass, done=progress)]
     if json:
         print_json({"kernels": rows})
     else:
