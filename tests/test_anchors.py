@@ -68,6 +68,11 @@ class TestProcess:
     def test_what_three_times_the_spread_does_not_hold_is_wild(self):
         assert one(0.5, 9.0, -10.0).wild.tolist() == [False, False, True]
 
+    def test_a_wild_measurement_pulls_the_less_the_wilder_it_is(self):
+        at = np.array([[True]]), self.here
+        assert math.log(one(9.0).at(*at).factor[0]) == pytest.approx(9 / 10 * 9.0)
+        assert math.log(one(20.0).at(*at).factor[0]) == pytest.approx(9 / (10 + 20**2 - 9 * 10) * 20.0)
+
     def test_the_bundled_priors_pull_most_of_the_way(self):
         for prior in load_priors().values():
             assert 0.7 < 1 - prior.noise**2 / prior.variance < 0.99
