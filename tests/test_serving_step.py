@@ -89,6 +89,35 @@ class TestStep:
         assert fast <= slow
 
 
+class TestMicroBatches:
+    def ops(self, tokens, parts, link=1.0):
+        work = work_of(load_model("deepseek-v3"), Parallel(dp=16, ep=16), "fp8-block", micro_batches=parts)
+        rates = rates_of(H200, "fp8-block")
+        rates = replace(rates, link=rates.link * link, network=rates.network * link)
+        return work, {name: float(us[0]) for name, us in step_ops(work, rates, ENGINE, decode(vector(tokens), vector(4096))).items()}
+
+    def test_one_is_the_batch_itself_and_two_launch_twice(self):
+        _, whole = self.ops(128, 1)
+        _, halves = self.ops(128, 2)
+        layers = whole["overhead"] - ENGINE.step_us * 1e-6 - 128 * 16 * ENGINE.sequence_us * 1e-6
+        assert halves["overhead"] == pytest.approx(whole["overhead"] + layers)
+        assert halves["dense"] >= whole["dense"]
+
+    def test_what_is_left_of_communication(self):
+        """All that is longer than the rest, and at least the first half of the first layer."""
+        work, halves = self.ops(2048, 2, link=100.0)
+        _, half = self.ops(1024, 1, link=100.0)
+        assert halves["communication"] == pytest.approx(half["communication"] / work.layers[0])
+        _, slow = self.ops(2048, 2, link=1e-3)
+        _, slow_half = self.ops(1024, 1, link=1e-3)
+        assert slow["communication"] == pytest.approx(2 * slow_half["communication"] - sum(slow.values()) + slow["communication"])
+
+    @pytest.mark.parametrize(("tokens", "faster"), [(1, False), (1024, True)])
+    def test_they_pay_with_large_batches_only(self, tokens, faster):
+        whole, halves = (sum(self.ops(tokens, parts)[1].values()) for parts in (1, 2))
+        assert (halves < whole) == faster
+
+
 class TestSteady:
     def test_one_client_waits_for_nobody(self):
         work, rates = deployed()
