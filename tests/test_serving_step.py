@@ -179,6 +179,23 @@ class TestSteady:
         assert long.tpot >= plain.tpot * 0.999
         assert fast.ttft + 899 * fast.tpot <= (plain.ttft + 899 * plain.tpot) * 1.001
 
+    @settings(deadline=None, max_examples=50)
+    @given(st.integers(1, 1000), st.sampled_from([(1000, 100), (8000, 1000)]), st.sampled_from([None, (1, 1), (2, 4)]))
+    def test_saturated_or_not_more_clients_are_never_served_faster_nor_less(self, clients, lengths, apart):
+        work, rates = deployed()
+
+        def steady(count):
+            asked = load(count, *lengths)
+            if apart is None:
+                return aggregated(work, rates, ENGINE, asked, vector(10_000))
+            first, second = (Side(work, rates, vector(n), vector(10_000)) for n in apart)
+            return disaggregated(first, second, ENGINE, asked)
+
+        few, many = steady(clients), steady(clients * 1.1)
+        assert many.ttft >= few.ttft * 0.999
+        assert many.tpot >= few.tpot * 0.999
+        assert 1.1 * (few.ttft + lengths[1] * few.tpot) >= (many.ttft + lengths[1] * many.tpot) * 0.999
+
     def test_bursts_wait_longer_and_disturb_less(self):
         work, rates = deployed()
         calm, burst = (aggregated(work, rates, replace(ENGINE, burst=share), load(32, 9000), vector(10_000)) for share in (1e-4, 0.5))
