@@ -89,9 +89,10 @@ def disaggregated(prefill: Side, decoding: Side, engine: Engine, load: Load) -> 
     context = load.cached + load.prompt + load.output / 2
     alone = prompt_time(prefill.work, prefill.rates, engine, load)
     servers = prefill.instances * prefill.work.dp
-    burst = engine.burst * 0.5 * load.clients * crowded_time(prefill.work, prefill.rates, engine, load) / servers
+    a_prompt = crowded_time(prefill.work, prefill.rates, engine, load) / servers
+    burst = engine.burst * 0.5 * load.clients * a_prompt
     before = (engine.first_us + engine.transfer_us) * MICROSECOND + alone + burst
-    most, a_prompt = decoding.most * decoding.instances, alone / servers
+    most = decoding.most * decoding.instances
     together = np.maximum(load.clients - 1, 0.0) * a_prompt
     running = np.minimum(load.clients, most)
     ttft, tpot = alone, np.zeros_like(alone)
