@@ -244,6 +244,23 @@ class TestLaws:
         (again,) = (one for one in found if one.cause == "bytes moved more than once")
         assert again.saves == pytest.approx(0.5e-4)
 
+    def test_fewer_bytes_save_no_more_than_the_next_unit_allows(self):
+        twice = Expected("down", 1e-4, 1e8)
+        found = findings(self.facts(twice, dram=0.8, compute=0.6, tensor=0.6, dram_read=2e8, dram_write=0.0))
+        (again,) = (one for one in found if one.cause == "bytes moved more than once")
+        assert again.saves == pytest.approx(1e-4 * (1 - 0.6 / 0.8))
+
+    def test_uncoalesced_accesses_save_no_more_than_the_next_unit_allows(self):
+        for needed, saves in ((0.7, 0.3e-4), (0.5, 0.4e-4), (0.25, 0.4e-4)):
+            found = findings(self.facts(dram=0.5, l2=0.5, compute=0.3, sectors=1000.0, sectors_ideal=1000 * needed))
+            assert next(one.saves for one in found if one.cause == "uncoalesced accesses") == pytest.approx(saves)
+
+    def test_a_tensor_pipe_counted_over_active_cycles_is_taken_over_all(self):
+        c = {"dram": 0.1, "compute": 0.2, "tensor_active": 0.8, "sm_elapsed": 1000.0}
+        assert bound_of(c | {"sm_active": 500.0}).use["tensor"] == pytest.approx(0.4)
+        assert bound_of(c | {"sm_active": 500.0, "tensor": 0.3}).use["tensor"] == 0.3
+        assert "tensor" not in bound_of(c).use  # how long SMs were active is not known
+
     def test_a_matrix_product_without_tensor_cores(self):
         assert "tensor pipe idle" in [one.cause for one in findings(self.facts(kind="dense_gemm", dram=0.3, compute=0.9, tensor=0.0))]
         assert "tensor pipe idle" not in [one.cause for one in findings(self.facts(dram=0.3, compute=0.9, tensor=0.0))]
