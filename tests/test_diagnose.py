@@ -205,6 +205,23 @@ class TestThresholds:
         assert read[STRIDE]["compute"] < 0.70
         assert read[STRIDE]["sm_active"] > 0.98 * read[STRIDE]["sm_elapsed"]
 
+    def test_recorded_kernels_lie_on_the_sides_that_the_sources_name(self, read):
+        """The figures of `thresholds.yaml`, from the report that it cites."""
+        bound = [bound_of(c) for c in read]
+        tensor = [c for c, b in zip(read, bound, strict=True) if b.kind == "compute" and b.unit == "tensor"]
+        assert max(max(stalls(c).values()) for c in tensor) == pytest.approx(0.33, abs=5e-3)
+        assert max(c["tensor"] for c in read) == pytest.approx(0.934, abs=5e-4)
+        assert max(c["l2"] for c in read) == pytest.approx(0.966, abs=5e-4)
+        assert read[MATMUL]["sm_clock"] / load_gpu("h200").tensor_peak_clock == pytest.approx(0.88, abs=5e-3)
+        needed = {at: round(c["sectors_ideal"] / c["sectors"], 2) for at, c in enumerate(read) if c.get("sectors")}
+        assert {at: share for at, share in needed.items() if share < 0.99} == {TRANSPOSE: 0.22, STRIDE: 0.22, 8: 0.36, 10: 0.45}
+        atomic = {at: round((c["reductions"] + c["atomics"]) / c["sectors"], 2) for at, c in enumerate(read) if c.get("sectors")}
+        assert {at: share for at, share in atomic.items() if share > 0.01} == {MATMUL: 1.0, 9: 1.0, SCATTER: 0.54}
+        active = [(c["duration"], c["sm_active"] / c["sm_elapsed"]) for c in read]
+        assert min(share for time, share in active if time > 50e-6) == pytest.approx(0.86, abs=5e-3)
+        assert max(share for time, share in active if time < 10e-6) == pytest.approx(0.73, abs=5e-3)
+        assert [at for at, c in enumerate(read) if c["threads"] < threshold("threads")] == [SORT]
+
     def test_occupancy_alone_says_nothing(self, read):
         assert read[MATMUL]["occupancy"] < 0.15
         assert read[MATMUL]["tensor"] > 0.9
