@@ -84,7 +84,7 @@ def wait_for(page, name, figure, at=0):
 
 
 def microseconds(result, tokens=64):
-    from perfmodel.report.gap import number
+    from perfmodel.report.numbers import number
 
     return f"{number(next(row for row in result['rows'] if row['tokens'] == tokens)['latency_us'])} µs"
 

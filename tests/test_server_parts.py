@@ -2,6 +2,7 @@
 
 import difflib
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -176,6 +177,11 @@ class TestSpecs:
         assert lines[bandwidth["line"] - 1].strip().startswith("bandwidth_GBps: {value: 4000")
         assert lines[found["architecture"]["line"] - 1] == "architecture: hopper"
         assert found["architecture"]["value"] == "hoper"
+
+    def test_the_documented_mistake_is_what_is_answered(self):
+        page = (Path(__file__).parents[1] / "docs" / "server.md").read_text()
+        shown = page.split("```json\n")[1].split("```")[0]
+        assert json.loads(shown) == validate_yaml(H20.replace("value: 4000,", "value: -4,").encode())
 
     def test_broken_yaml_has_its_line(self):
         (error,) = validate_yaml(b"id: x\nname: [\n")["errors"]

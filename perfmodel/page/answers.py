@@ -53,12 +53,6 @@ def layer_gap(state: LayerState, spec: str, config: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def row_at(result: dict[str, Any], at: str) -> dict[str, Any]:
-    """The row that is explained: the one with `at` tokens, else the middle one, as in the terminal."""
-    rows: list[dict[str, Any]] = result["rows"]
-    return next((row for row in rows if str(row["tokens"]) == at), rows[len(rows) // 2])
-
-
 def service_plan(state: ServiceState, spec: str, config: str) -> PlanResult:
     """The object of `perfmodel.plan` for a service. Raises PerfModelError."""
     words = [word for word in state.gpu.split(",") if word]

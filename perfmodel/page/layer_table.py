@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.page.figures import CAUSE_COLOURS, label, parts, shown_causes
+from perfmodel.page.figures import CAUSE_COLOURS, shown_causes
 from perfmodel.page.parts import block, text
-from perfmodel.report.gap import number, percent
-
-SMALLEST = 0.0005
-"""Share of the time from which a cause is worth a line, as in the terminal."""
+from perfmodel.report.gap import SMALLEST, label, parts
+from perfmodel.report.numbers import number, percent
 
 
 def breakdown(row: dict[str, Any]) -> None:
@@ -26,8 +24,7 @@ def breakdown(row: dict[str, Any]) -> None:
                         text("span", unit, "unit")
         with block("tbody"):
             _lines(row)
-    fastest = f"Predicted {number(row['latency_us'])} µs with {row['kernel']}; bound by {row['bound']}."
-    text("p", fastest, "muted")
+    text("p", f"Predicted {number(row['latency_us'])} µs with {row['kernel']}; bound by {row['bound']}.", "muted")
 
 
 def _lines(row: dict[str, Any]) -> None:
