@@ -32,7 +32,7 @@ def offers_of(state: LayerState, spec: str) -> Offers | None:
         gpu = gpu_of(state.gpu, spec)
     except PerfModelError:
         return None
-    formats = tuple(name for name in format_ids() if set(get_format(name).math) & set(gpu.math_types))
+    formats = tuple(name for name in format_ids() if get_format(name).runs_on(gpu.math_types))
     wanted = state.format if state.format in formats else ""
     here = [p for p in profiles() if not p.ungated_only and any(gpu.architecture in fit.architectures for fit in p.fits)]
     return Offers(formats, tuple(p.id for p in here if not wanted or p.supports(gpu.architecture, wanted)))
