@@ -18,8 +18,14 @@ def breakdown(row: dict[str, Any]) -> None:
               "causes overlap, so savings do not add up.", "muted")  # fmt: skip
     with block("div", "scroll").props('tabindex=0 role=region aria-label="Breakdown by cause"'), block("table", "causes"):
         with block("thead"), block("tr"):
-            for name, unit in (("Cause", ""), ("Time", "µs"), ("Share", ""), ("", ""), ("Saves", "µs")):
-                with text("th", name, "num" if name in ("Time", "Share", "Saves") else "wide" if not name else "").props("scope=col"):
+            for name, unit, classes in (
+                ("Cause", "", ""),
+                ("Time", "µs", "num"),
+                ("Share", "", "num"),
+                ("", "", "wide"),
+                ("Saves", "µs", "num"),
+            ):
+                with text("th", name, classes).props("scope=col" if name else "aria-hidden=true"):
                     if unit:
                         text("span", unit, "unit")
         with block("tbody"):
