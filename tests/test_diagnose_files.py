@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -188,16 +189,18 @@ def test_tables(capsys, monkeypatch):
     assert "memory-throttle stalls" in out
 
 
-def test_the_documented_example_is_what_is_printed(tmp_path, capsys, monkeypatch):
+def test_the_documented_examples_are_what_is_printed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "124")
     (tmp_path / "report.csv").write_text("".join([*LINES[:2], *(line for line in LINES if line.startswith('"16"'))]))
-    layer = "layer:hidden=7168,inter=2048,experts=16,topk=1"
-    options = "--tokens 1024 --format mxfp4-w4a16 --kernel numba-wgmma --routing balanced --ops gate_up"
-    code, out, _ = run(capsys, "report.csv", "--model", layer, *options.split())
-    text = (Path(__file__).parents[1] / "docs" / "diagnose.md").read_text()
-    assert code == 0
-    assert "\n".join(line.rstrip() for line in out.splitlines()) in text
+    (tmp_path / "trace.csv").write_text(TRACE)
+    page = (Path(__file__).parents[1] / "docs" / "diagnose.md").read_text().replace("\\\n", " ")
+    examples = re.findall(r"^\$ perfmodel diagnose (.+)\n((?:.+\n)+?)```", page, re.MULTILINE)
+    assert len(examples) == 2
+    for words, shown in examples:
+        code, out, _ = run(capsys, *words.split())
+        assert code == 0
+        assert [line.rstrip() for line in out.splitlines()] == shown.splitlines()
 
 
 def test_plot(tmp_path, capsys):

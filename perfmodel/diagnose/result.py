@@ -18,7 +18,7 @@ from perfmodel.diagnose.read import Report, read_report
 from perfmodel.diagnose.thresholds import threshold
 from perfmodel.diagnose.timeline import gap_finding, timeline
 from perfmodel.errors import PerfModelError
-from perfmodel.hardware import GpuSpec, load_gpu
+from perfmodel.hardware import GpuSpec, gpu_ids, load_gpu
 from perfmodel.hardware.devices import gpu_of
 from perfmodel.units import MHZ, MICROSECOND
 
@@ -63,18 +63,12 @@ def _gpu(gpu: str | GpuSpec | None, report: Report) -> tuple[GpuSpec | None, lis
     named = gpu_of(report.device) if report.device else None
     if gpu is not None:
         spec = gpu if isinstance(gpu, GpuSpec) else load_gpu(gpu)
-        other = named is not None and spec.id in set(filter(None, _catalogue())) and spec.id != named
+        other = named is not None and spec.id in gpu_ids() and spec.id != named
         return spec, [f"the report is of a {report.device}, but --gpu says {spec.id}"] if other else []
     if named is not None:
         return load_gpu(named), []
     what = f"{report.device} is not in the catalogue" if report.device else "the report does not say which GPU it is of"
     return None, [f"{what}: --gpu names one, and what cures bring is then held against its file"]
-
-
-def _catalogue() -> Sequence[str]:
-    from perfmodel.hardware import gpu_ids
-
-    return gpu_ids()
 
 
 def _scenario(asked: Asked, layer: Layer) -> dict[str, Any]:
