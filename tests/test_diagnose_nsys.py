@@ -46,6 +46,16 @@ def test_overlap_counts_once_and_a_break_is_no_launch_gap():
     assert gap_finding(timeline(Trace(["a", "b"], [2, 3], np.array([0.0, 100 * us]), np.array([95 * us, us]), None))) is None
 
 
+def test_the_gpu_named_is_the_one_whose_timeline_is_shown(tmp_path):
+    head = "Start (ns),Duration (ns),Device,Name\n"
+    row = "{},1000,{},k\n"
+    busy = "".join(row.format(10_000 * i, "NVIDIA L40S (1)") for i in range(2))
+    (tmp_path / "a.csv").write_text(head + row.format(0, "NVIDIA H200 (0)") + busy)
+    result = diagnose(tmp_path / "a.csv")
+    assert (result["device"], result["timeline"]["device"], result["gpu"]) == ("NVIDIA L40S", "NVIDIA L40S", "l40s")
+    assert result["notes"] == ["1 more device is in the trace; this is the one with the most work"]
+
+
 def test_other_units_of_time():
     text = TRACE.read_text().replace("Start (ns),Duration (ns)", "Start (us),Duration (us)")
     assert parse_trace(text)[0].durations[0] == pytest.approx(7456e-6)
@@ -79,6 +89,7 @@ def test_other_units_of_time():
         ("void flashinfer::norm::RMSNormKernel<8u, bf16>(bf16*)", "norm", "flashinfer::norm::RMSNormKernel"),
         ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<1>(P)", "attention", "flashinfer::BatchDecodeWithPagedKVCacheKern…"),
         ("my_kernel", "other", "my_kernel"),
+        ("my_\x1bkernel\x07", "other", "my_kernel"),  # nothing that a terminal obeys is passed on
     ],
 )
 def test_names(name, kind, short):

@@ -12,7 +12,7 @@ from perfmodel.diagnose.expected import GEMM, Asked, Layer, expect, match
 from perfmodel.diagnose.facts import Expected, Facts, Finding
 from perfmodel.diagnose.findings import findings
 from perfmodel.diagnose.kinds import kind_of, short_name
-from perfmodel.diagnose.ncu import Launch
+from perfmodel.diagnose.ncu import EXPORT, Launch
 from perfmodel.diagnose.nsys import MEMORY, Summed, Trace
 from perfmodel.diagnose.read import Report, read_report
 from perfmodel.diagnose.thresholds import threshold
@@ -23,6 +23,8 @@ from perfmodel.hardware.devices import gpu_of
 from perfmodel.units import MHZ, MICROSECOND
 
 SCHEMA = "perfmodel.diagnose/1"
+MOST = 1e30
+"""In SI units: a counter over it is no counter."""
 
 
 def diagnose(path: str | Path, *, gpu: str | GpuSpec | None = None, asked: Asked | None = None) -> dict[str, Any]:
@@ -33,6 +35,8 @@ def diagnose(path: str | Path, *, gpu: str | GpuSpec | None = None, asked: Asked
     """
     report = read_report(path)
     spec, notes = _gpu(gpu, report)
+    if report.launches and len(report.devices) > 1:
+        notes.append(f"the launches are of {' and '.join(report.devices)}: diagnose them apart, all are held against one GPU here")
     layer = None
     if asked is not None:
         if spec is None:
@@ -78,15 +82,24 @@ def _launches(launches: Sequence[Launch], path: str | Path, gpu: GpuSpec | None,
     """The kernels of an ncu report."""
     read = [counters(launch) for launch in launches]
     for launch, c in zip(launches, read, strict=True):
-        if c.get("duration", 0.0) <= 0.0:
-            metric = quantities()["duration"].metrics[0]
-            raise PerfModelError("has no time", file=path, line=launch.line, field=metric, mend=f"Collect it: {COLLECT}.")
+        _check(launch, c, path)
     kinds = [kind_of(launch.name) for launch in launches]
     rows = [
         _kernel(launch, kind, c, gpu, expected)
         for launch, kind, c, expected in zip(launches, kinds, read, match(kinds, layer), strict=True)
     ]
     return {"kernels": rows, "timeline": None, "notes": [*_missing(rows), *_held_clock(read, gpu)]}
+
+
+def _check(launch: Launch, c: Counters, path: str | Path) -> None:
+    """Raise PerfModelError for counters that no kernel has."""
+    for name, value in c.items():
+        if not 0 <= value < MOST:
+            metric, mend = quantities()[name].metrics[0], f"Export it again: {EXPORT}."
+            raise PerfModelError("is impossible for a kernel", file=path, line=launch.line, field=metric, value=value, mend=mend)
+    if not c.get("duration"):
+        metric = quantities()["duration"].metrics[0]
+        raise PerfModelError("has no time", file=path, line=launch.line, field=metric, mend=f"Collect it: {COLLECT}.")
 
 
 def _kernel(launch: Launch, kind: str, c: Counters, gpu: GpuSpec | None, expected: Expected | None) -> dict[str, Any]:
@@ -148,7 +161,7 @@ def _nsys(report: Report, layer: Layer | None) -> dict[str, Any]:
     if report.summed:
         note = "a summary has no gaps between kernels: nsys stats --report cuda_gpu_trace shows them"
         return {"kernels": [_summed(one, report.summed, layer) for one in report.summed], "timeline": None, "notes": [note]}
-    trace = max(report.traces, key=lambda one: len(one.names))
+    trace = report.traces[0]
     line = timeline(trace)
     gap = gap_finding(line)
     summed = summed_of(trace)
@@ -159,7 +172,8 @@ def _nsys(report: Report, layer: Layer | None) -> dict[str, Any]:
         "findings": [as_json(gap, line.busy + line.launch_gaps)] if gap else [],
     }  # fmt: skip
     others = len(report.traces) - 1
-    notes = [f"{others} more devices are in the trace; this is the one with the most work"] if others else []
+    more = "1 more device is" if others == 1 else f"{others} more devices are"
+    notes = [f"{more} in the trace; this is the one with the most work"] if others else []
     return {"kernels": [_summed(one, summed, layer) for one in summed], "timeline": fields, "notes": notes}
 
 
