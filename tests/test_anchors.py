@@ -106,6 +106,8 @@ class TestFiles:
             (HEADER + "gpt-oss-20b,h100,1,1024,256,16\n", 2, None, "8 values"),
             (HEADER + "gpt-oss-20b,h100,two,1024,256,16,,5\n", 2, "tp", "two"),
             (HEADER + "gpt-oss-20b,h100,1,1024,256,16,,-5\n", 2, "tpot_ms", "-5"),
+            (HEADER.replace(",", ";"), 1, None, "semicolons"),
+            (HEADER + "gpt-oss-20b,h100,1,1024,256,16,,1e-300\n", 2, "tpot_ms", "1e-300"),
             (HEADER + "gpt-oss-20b,h100,1,1024,256,16,,nan\n", 2, "tpot_ms", "nan"),
             (HEADER + "gpt-oss-20b,h100,1,1024,256,16,,\n", 2, "tpot_ms", "nothing was measured"),
             (HEADER.replace("tp,", "mode,") + "a,h100,disaggregated,1,1,1,,5\n", 2, "prefill_tp", "disaggregated"),
@@ -133,6 +135,13 @@ class TestFiles:
         assert (str(error.value.file), error.value.line) == ("a.csv", 7)
         assert field is None or error.value.field == field
 
+    def test_a_config_that_is_not_there_is_told_with_the_line_that_names_it(self, tmp_path):
+        file = tmp_path / "a.csv"
+        file.write_text(HEADER + "./none.json,h100,1,1024,256,16,,5\n")
+        with pytest.raises(PerfModelError, match=r"none\.json: cannot read") as error:
+            perfmodel.predict("gpt-oss-20b", "h100", anchors=file)
+        assert (error.value.file, error.value.line) == (str(file), 2)
+
     def test_weights_that_do_not_fit_ask_for_the_ranks(self):
         anchor = Anchor(**{**FIELDS, "model": "deepseek-v3", "tpot_ms": 5.0})
         with pytest.raises(PerfModelError, match="does not fit 1 x h100"):
@@ -153,6 +162,20 @@ class TestPredict:
         assert width < before**0.7
         assert 1.0 < wild.anchored.tpot < pulled.anchored.tpot
         assert "is it the same service?" in " ".join(wild.notes)
+
+    def test_far_measurements_do_not_flood_the_notes(self):
+        notes = self.step(*({"tpot_ms": 50.0, "concurrency": c} for c in range(10, 20))).notes
+        assert sum("is it the same service?" in note for note in notes) == 4
+        assert notes[-1] == "6 more measured figures are as far from the predicted ones"
+
+    def test_the_order_of_measurements_does_not_matter_and_none_widens(self):
+        some = [{"tpot_ms": ms, "concurrency": c, "tp": tp} for ms, c, tp in ((9.0, 1, 1), (5.0, 16, 2), (50.0, 500, 1), (5.0, 16, 1))]
+        steps = [self.step(*some[:count]) for count in range(5)]
+        widths = [step.interval_us[1] / step.interval_us[0] for step in steps]
+        assert widths == sorted(widths, reverse=True)
+        again = self.step(*reversed(some))
+        assert again.latency_us == pytest.approx(steps[-1].latency_us, rel=1e-12)
+        assert again.interval_us == pytest.approx(steps[-1].interval_us, rel=1e-12)
 
     def test_other_ranks_pull_less_and_other_backends_or_gpus_nothing(self):
         own, other = (self.step({"tpot_ms": 50.0, "tp": tp}).anchored.tpot for tp in (1, 2))

@@ -1,6 +1,7 @@
 """Every block of code of the README and of docs/ runs, and prints what the page says."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,11 @@ def test_command_of_the_readmes_table(command, tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")  # so that what a command writes does not end up in the checkout
     monkeypatch.chdir(tmp_path)
     Reader().run_sh(command)
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_no_page_holds_a_place_for_a_figure_to_come(path):
+    assert not re.findall(r"@@ %|\b(?:TODO|FIXME|TBD|XXX)\b", path.read_text())
 
 
 @pytest.mark.parametrize(("name", "line", "reason"), not_run(), ids=lambda value: str(value)[:20])

@@ -160,7 +160,7 @@ class Fit(Strict):
         """The status of the fit's numbers on a GPU of its architectures."""
         return "estimated" if self.elsewhere(gpu) else self.provenance.status
 
-    def interval_on(self, gpu: str, bound: str) -> Interval:
+    def interval_on(self, gpu: str, bound: Bound) -> Interval:
         """80 % interval of what `bound` bounds: of a fit of other GPUs with `TRANSFER` added, as independent errors add."""
         own = self.intervals.get(bound, self.interval)
         if not self.elsewhere(gpu):

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfmodel.report.gap import changed, number
+from perfmodel.report.gap import changed
+from perfmodel.report.numbers import number
 from perfmodel.serving.anchoring import in_words
 from perfmodel.serving.memory import USABLE
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
-from perfmodel.ops.collective import fabric
+from perfmodel.ops.fabric import link_bandwidth, link_domain
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.work import Work
 from perfmodel.units import MICROSECOND
@@ -55,11 +55,10 @@ def rates_of(gpu: GpuSpec, form: str, dense: str | None = None) -> Rates:
     """The rates of a GPU in these formats. Raises PerfModelError where it lacks the units."""
     expert, other = (get_format(name).math_type(gpu.math_types) for name in (form, dense or form))
     sixteen = "bf16" if "bf16" in gpu.math_types else "fp16"
-    wires = fabric(gpu)
-    near = gpu.nvlink_bandwidth or gpu.pcie_bandwidth or wires.near.bandwidth
+    near = link_bandwidth(gpu)
     values = (
         gpu.dram_bandwidth, gpu.peak_flops(other), gpu.peak_flops(expert), gpu.peak_flops(sixteen), float(other == "fp4"),
-        float(expert == "fp4"), near, gpu.network_bandwidth or near, float(wires.domain),
+        float(expert == "fp4"), near, gpu.network_bandwidth or near, float(link_domain(gpu)),
         float(get_format(form).execution(gpu.architecture) == "dequantised"), float(gpu.architecture.startswith("blackwell")),
     )  # fmt: skip
     return Rates(*(np.array([value]) for value in values))
