@@ -154,9 +154,5 @@ class TestSite:
     def test_what_a_page_would_fetch_is_found(self, hooks, tag):
         assert hooks.FETCHED.search(tag)
 
-    def test_search_works_from_the_disk_and_fetches_nothing(self):
-        assert "polyfills: [iframe-worker.js]" in (ROOT / "mkdocs.yml").read_text()
-        assert "IFrameWorker" in (ROOT / "docs" / "iframe-worker.js").read_text()
-
     def test_links_and_own_files_are_not_fetched(self, hooks):
         assert not hooks.FETCHED.search('<a href="https://x.org"> <script src="assets/a.js"> <link href="site.css" rel="stylesheet">')
