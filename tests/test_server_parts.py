@@ -2,6 +2,8 @@
 
 import difflib
 import json
+import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -21,12 +23,13 @@ H20 = read_text(find_gpu("h20"))
 
 
 class FakeWorker:
-    """Answers with the body; `slow` never ends in time, `deadly` ends the process."""
+    """Answers with the body; `slow` never ends in time, `deadly` ends the process, `endless` works until it is killed."""
 
     started = 0
 
     def __init__(self, nice):
         FakeWorker.started += 1
+        self.killed = threading.Event()
 
     def ask(self, jobs, limit_s):
         for name, _ in jobs:
@@ -34,10 +37,16 @@ class FakeWorker:
                 raise OverTimeError
             if name == "deadly":
                 raise GoneError
+            if name == "endless":
+                assert self.killed.wait(5)
+                raise GoneError
         return [(200, b"%d %s" % (len(jobs), body)) for _, body in jobs], ["a line"]
 
+    def alive(self):
+        return not self.killed.is_set()
+
     def kill(self):
-        pass
+        self.killed.set()
 
 
 @pytest.fixture
@@ -105,6 +114,31 @@ class TestLane:
         one.submit("x", b"a").cancel()
         one.submit("x", b"b")
         assert [job.body for job in one._take()] == [b"b"]
+
+    def test_one_that_nobody_waits_for_frees_its_process(self, lane):
+        log = []
+        one = lane(together=1, log=log.append)
+        running, waiting, other = one.submit("endless", b""), one.submit("endless", b""), one.submit("x", b"y")
+        while not one._computed:
+            time.sleep(0.01)
+        one.abandon(waiting)
+        one.abandon(running)
+        assert other.result(5) == (200, b"1 y")
+        assert log == ["endless: given up, its client has gone", "a line"]
+
+    def test_a_process_that_was_killed_while_it_waited_is_replaced(self, lane):
+        one = lane()
+        assert one.submit("x", b"y").result(5) == (200, b"1 y")
+        one._workers[0].kill()
+        assert one.submit("x", b"y").result(5) == (200, b"1 y")
+        assert one._workers[0].alive()
+
+    def test_one_among_others_does_not_take_them_with_it(self, lane):
+        one = lane(workers=0)
+        jobs = [one.submit("x", b"a"), one.submit("x", b"b")]
+        one._worker(0, one._take())
+        one.abandon(jobs[0])
+        assert 0 in one._workers
 
 
 def test_a_process_that_is_over_its_time_is_ended_and_one_that_is_not_answers():

@@ -47,6 +47,10 @@ class Worker:
             raise OverTimeError
         return self._connection.recv()
 
+    def alive(self) -> bool:
+        """Whether the process is still there."""
+        return self._process.is_alive()
+
     def kill(self) -> None:
         """End the process now."""
         self._process.kill()
