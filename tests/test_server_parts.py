@@ -4,6 +4,7 @@ import difflib
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from perfmodel.server import lane as lanes
 from perfmodel.server.diffs import patched
 from perfmodel.server.lane import Lane
 from perfmodel.server.problem import RefusedError
+from perfmodel.server.run import REQUEST_S, Silent
 from perfmodel.server.specs import validate_spec, validate_yaml
 from perfmodel.server.worker import GoneError, OverTimeError, Worker
 
@@ -151,6 +153,21 @@ def test_a_process_that_is_over_its_time_is_ended_and_one_that_is_not_answers():
     worker.kill()
     with pytest.raises(GoneError):
         worker.ask([("gpu", b"b200")], 60.0)
+
+
+def test_connections_that_bring_no_request_are_closed_and_others_are_not():
+    class Connection:
+        def __init__(self, **cycle):
+            vars(self).update(cycle)
+
+    done, other, busy = (SimpleNamespace(response_complete=complete) for complete in (True, True, False))
+    connections = [Connection(cycle=None), Connection(cycle=done), Connection(cycle=busy), Connection()]
+    found = Silent()
+    assert found.over(connections, 100.0) == []
+    assert found.over(connections, 100.0 + REQUEST_S - 1) == []
+    connections[1].cycle = other  # a second request was answered meanwhile
+    assert found.over(connections, 100.0 + REQUEST_S) == [connections[0]]
+    assert found.over(connections[1:], 100.0 + 2 * REQUEST_S) == [connections[1]]
 
 
 class TestSpecs:
