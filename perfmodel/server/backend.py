@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
@@ -76,7 +77,7 @@ class Backend:
         try:
             future = lane.submit(name, body)
             answered = asyncio.wrap_future(future)
-            ends = {answered} if left is None else {answered, left}
+            ends: set[asyncio.Future[Any]] = {answered} if left is None else {answered, left}
             await asyncio.wait(ends, timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if left is not None:
