@@ -65,6 +65,7 @@ def did_you_mean(word: str, choices: Iterable[str], *, show: int = 12) -> str:
     """A sentence that names the nearest of `choices`, or lists them where none is near."""
     choices = sorted(set(choices))
     near = difflib.get_close_matches(word, choices, n=3, cutoff=0.6)
+    near = near or [one for one in choices if one.lower() == word.lower()]
     if near:
         return "Did you mean " + " or ".join(near) + "?"
     listed = ", ".join(choices[:show])

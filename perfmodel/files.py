@@ -98,22 +98,36 @@ def _umask() -> int:
     return mask
 
 
-def read_text(path: str | Path, *, most: int = MAX_BYTES) -> str:
-    """The text of a UTF-8 file of at most `most` bytes. Raises PerfModelError for a missing, unreadable, binary or larger one."""
+def read_bytes(path: str | Path, most: int) -> bytes:
+    """The first `most` bytes of a file, which is opened once: it may be a pipe that the shell opened, as `<(command)` or /dev/stdin.
+
+    Raises PerfModelError for what cannot be read, and for a named pipe, which would wait for a writer.
+    """
     path = Path(path)
     try:
-        if path.is_fifo() and not str(path).startswith(("/dev/fd/", "/proc/")):  # a named pipe would wait for a writer
+        if path.is_fifo() and not str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/")):
             raise PerfModelError("is a pipe", file=path, mend="Give an ordinary file.")
         with path.open("rb") as stream:  # bounded, so that a device such as /dev/zero ends too
-            raw = stream.read(most + 1)
-        if len(raw) > most:
-            raise PerfModelError(f"is larger than {most >> 20} MiB", file=path, mend="Is it the right file?")
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PerfModelError("is not UTF-8 text", file=path, mend="Save it as UTF-8.") from error
+            return stream.read(most)
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise PerfModelError(f"cannot read: {reason}", file=path, mend="Check the path.") from error
+
+
+def as_text(raw: bytes, path: str | Path) -> str:
+    """UTF-8 bytes of a file as text, without a byte order mark. Raises PerfModelError."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PerfModelError("is not UTF-8 text", file=path, mend="Save it as UTF-8.") from error
+
+
+def read_text(path: str | Path, *, most: int = MAX_BYTES) -> str:
+    """The text of a UTF-8 file of at most `most` bytes. Raises PerfModelError for a missing, unreadable, binary or larger one."""
+    raw = read_bytes(path, most + 1)
+    if len(raw) > most:
+        raise PerfModelError(f"is larger than {most >> 20} MiB", file=path, mend="Is it the right file?")
+    return as_text(raw, path)
 
 
 def load_yaml(path: str | Path, text: str | None = None) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import numpy as np
 
 from perfmodel.causes import ON, Causes
 from perfmodel.ops.activation import BF16, routing_time, stage_time
-from perfmodel.ops.collective import Fabric, moe_communication
 from perfmodel.ops.dram import lost_between_calls
+from perfmodel.ops.fabric import Fabric
 from perfmodel.ops.grouped_gemm import GemmShape, GemmTime, grouped_gemm
 from perfmodel.ops.machine import Machine
+from perfmodel.ops.moe_communication import moe_communication
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.loads import Load, single_group
 

@@ -13,7 +13,7 @@ from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.formats import Format, format_ids, get_format
 from perfmodel.hardware import GpuSpec, load_gpu
 from perfmodel.moe_layer import Layer, LayerRows
-from perfmodel.ops.collective import Fabric, fabric
+from perfmodel.ops.fabric import Fabric, fabric
 from perfmodel.ops.launch import LaunchMode, launch_mode
 from perfmodel.ops.machine import Machine, build_machine
 from perfmodel.profiles import Profile, load_profile, profiles
@@ -164,7 +164,7 @@ def default_format(stored: str | None, gpu: GpuSpec) -> str:
     """
     stored = stored if stored in format_ids() else "bf16"
     family = next((f for f in FAMILIES if stored in f), (stored,))
-    able = [name for name in family if set(get_format(name).math) & set(gpu.math_types)]
+    able = [name for name in family if get_format(name).runs_on(gpu.math_types)]
     if not able:
         get_format(stored).math_type(gpu.math_types)  # raises, naming what runs
     native = [name for name in able if get_format(name).execution(gpu.architecture) != "dequantised"]

@@ -1,6 +1,9 @@
 """The commands as a user types them, in one process: exit codes, JSON, pictures, messages without tracebacks."""
 
+import importlib.metadata
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -110,6 +113,26 @@ def test_every_command_has_help_with_an_example(run):
 
 def test_version(run):
     assert run("--version")[1].startswith("perfmodel ")
+
+
+def test_version_of_a_checkout_that_is_not_installed(run, monkeypatch):
+    def unknown(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", unknown)
+    assert run("--version")[:2] == (0, "perfmodel, a checkout that is not installed\n")
+
+
+def test_completion_is_for_the_command_however_it_is_called(run, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/a folder/perfmodel/__main__.py"])
+    assert "Usage: perfmodel gpus" in run("gpus", "--help")[1]
+
+
+def test_a_reader_that_goes_away_and_a_closed_stderr_are_no_mistakes():
+    command = f"{sys.executable} -c 'from perfmodel.cli import main; main()'"
+    script = f"set -o pipefail; {command} gap --help | true && {command} gpus 2>&- | grep -c gb200"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 @pytest.mark.parametrize(

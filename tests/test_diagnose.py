@@ -205,6 +205,23 @@ class TestThresholds:
         assert read[STRIDE]["compute"] < 0.70
         assert read[STRIDE]["sm_active"] > 0.98 * read[STRIDE]["sm_elapsed"]
 
+    def test_recorded_kernels_lie_on_the_sides_that_the_sources_name(self, read):
+        """The figures of `thresholds.yaml`, from the report that it cites."""
+        bound = [bound_of(c) for c in read]
+        tensor = [c for c, b in zip(read, bound, strict=True) if b.kind == "compute" and b.unit == "tensor"]
+        assert max(max(stalls(c).values()) for c in tensor) == pytest.approx(0.33, abs=5e-3)
+        assert max(c["tensor"] for c in read) == pytest.approx(0.934, abs=5e-4)
+        assert max(c["l2"] for c in read) == pytest.approx(0.966, abs=5e-4)
+        assert read[MATMUL]["sm_clock"] / load_gpu("h200").tensor_peak_clock == pytest.approx(0.88, abs=5e-3)
+        needed = {at: round(c["sectors_ideal"] / c["sectors"], 2) for at, c in enumerate(read) if c.get("sectors")}
+        assert {at: share for at, share in needed.items() if share < 0.99} == {TRANSPOSE: 0.22, STRIDE: 0.22, 8: 0.36, 10: 0.45}
+        atomic = {at: round((c["reductions"] + c["atomics"]) / c["sectors"], 2) for at, c in enumerate(read) if c.get("sectors")}
+        assert {at: share for at, share in atomic.items() if share > 0.01} == {MATMUL: 1.0, 9: 1.0, SCATTER: 0.54}
+        active = [(c["duration"], c["sm_active"] / c["sm_elapsed"]) for c in read]
+        assert min(share for time, share in active if time > 50e-6) == pytest.approx(0.86, abs=5e-3)
+        assert max(share for time, share in active if time < 10e-6) == pytest.approx(0.73, abs=5e-3)
+        assert [at for at, c in enumerate(read) if c["threads"] < threshold("threads")] == [SORT]
+
     def test_occupancy_alone_says_nothing(self, read):
         assert read[MATMUL]["occupancy"] < 0.15
         assert read[MATMUL]["tensor"] > 0.9
@@ -243,6 +260,23 @@ class TestLaws:
         found = findings(self.facts(twice, dram=0.7, dram_read=2e8, dram_write=0.0))
         (again,) = (one for one in found if one.cause == "bytes moved more than once")
         assert again.saves == pytest.approx(0.5e-4)
+
+    def test_fewer_bytes_save_no_more_than_the_next_unit_allows(self):
+        twice = Expected("down", 1e-4, 1e8)
+        found = findings(self.facts(twice, dram=0.8, compute=0.6, tensor=0.6, dram_read=2e8, dram_write=0.0))
+        (again,) = (one for one in found if one.cause == "bytes moved more than once")
+        assert again.saves == pytest.approx(1e-4 * (1 - 0.6 / 0.8))
+
+    def test_uncoalesced_accesses_save_no_more_than_the_next_unit_allows(self):
+        for needed, saves in ((0.7, 0.3e-4), (0.5, 0.4e-4), (0.25, 0.4e-4)):
+            found = findings(self.facts(dram=0.5, l2=0.5, compute=0.3, sectors=1000.0, sectors_ideal=1000 * needed))
+            assert next(one.saves for one in found if one.cause == "uncoalesced accesses") == pytest.approx(saves)
+
+    def test_a_tensor_pipe_counted_over_active_cycles_is_taken_over_all(self):
+        c = {"dram": 0.1, "compute": 0.2, "tensor_active": 0.8, "sm_elapsed": 1000.0}
+        assert bound_of(c | {"sm_active": 500.0}).use["tensor"] == pytest.approx(0.4)
+        assert bound_of(c | {"sm_active": 500.0, "tensor": 0.3}).use["tensor"] == 0.3
+        assert "tensor" not in bound_of(c).use  # how long SMs were active is not known
 
     def test_a_matrix_product_without_tensor_cores(self):
         assert "tensor pipe idle" in [one.cause for one in findings(self.facts(kind="dense_gemm", dram=0.3, compute=0.9, tensor=0.0))]

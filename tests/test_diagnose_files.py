@@ -1,6 +1,8 @@
 """`perfmodel diagnose` as a command, and files that are no report: each is told with its line and its mend, without a traceback."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -45,6 +47,12 @@ BAD = {
     "cut summary": (SUM[: SUM.index("gatherTopK")], 4, "line is cut", "kern_sum"),
     "words": (SUM.replace("309088", "many"), 2, "no number", "LC_ALL=C"),
     "negative": (TRACE.replace(",7456,", ",-7456,"), 2, "no number from 0", "LC_ALL=C"),
+    "less than nothing": (TINY.format("-1000"), 3, "impossible", "--page raw"),
+    "beyond all counters": (TINY.format("9" * 45), 3, "impossible", "--page raw"),
+    "twice": (TINY.replace('"gpu__', '"gpu__time_duration.sum","gpu__').replace('"ns"', '"ns","ns"').format('1","2'), None, "twice", "raw"),
+    "two reports": (RAW + RAW, len(LINES) + 1, "second report begins", "one report at a time"),
+    "two reports of details": (DETAILS + DETAILS, len(DETAILS.splitlines()) + 1, "second report begins", "one report at a time"),
+    "endless time": (SUM.replace("309088", "9e305"), 2, "no number", "LC_ALL=C"),
     "no trace": (TRACE.splitlines()[0] + "\n", None, "holds no kernel", "-t cuda"),
 }
 
@@ -70,6 +78,7 @@ def test_bad_files(name, tmp_path):
         ("a.csv", b"SQLite format 3\x00", "nsys stats"),
         ("a.qdstrm", b"U3w[END]", "QdstrmImporter"),
         ("a.csv", b'\xff\xfe"\x00I\x00', "--log-file"),
+        ("a.csv", b'"\x00I\x00D\x00"\x00', "--log-file"),
         ("a.csv", b"\x80\x81\x82", "UTF-8"),
     ],
 )
@@ -92,6 +101,33 @@ def test_what_cannot_be_read(tmp_path, monkeypatch):
     with pytest.raises(PerfModelError, match="larger than") as caught:
         diagnose(path)
     assert "--launch-count" in str(caught.value)
+
+
+def test_a_pipe_of_the_shell_is_read_whole_and_a_named_one_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PerfModelError, match="is a pipe"):
+        diagnose(tmp_path / "pipe")
+    read, write = os.pipe()
+    os.write(write, TINY.format("100000").encode())
+    os.close(write)
+    assert diagnose(f"/dev/fd/{read}")["total_us"] == pytest.approx(100.0)
+    os.close(read)
+
+
+DEVICES = '"ID","Kernel Name","device__attribute_display_name","gpu__time_duration.sum"\n"","","","ns"\n'
+
+
+def test_launches_of_several_gpus_are_said_to_be_mixed(tmp_path):
+    (tmp_path / "a.csv").write_text(DEVICES + '"0","k","NVIDIA H200","100000"\n"1","k","NVIDIA L40S","100000"\n')
+    assert "the launches are of NVIDIA H200 and NVIDIA L40S" in " ".join(diagnose(tmp_path / "a.csv")["notes"])
+
+
+def test_a_slice_of_a_gpu_is_not_held_against_the_whole(tmp_path):
+    (tmp_path / "a.csv").write_text(DEVICES + '"0","k","NVIDIA H100 80GB HBM3 MIG 1g.10gb","100000"\n')
+    result = diagnose(tmp_path / "a.csv")
+    assert result["gpu"] is None
+    assert "MIG 1g.10gb is not in the catalogue" in result["notes"][0]
+    assert diagnose(tmp_path / "a.csv", gpu="h100")["gpu"] == "h100"
 
 
 @pytest.mark.parametrize("text", [RAW, DETAILS, METRICS, SUM, TRACE], ids=["raw", "details", "metrics", "sum", "trace"])
@@ -153,16 +189,18 @@ def test_tables(capsys, monkeypatch):
     assert "memory-throttle stalls" in out
 
 
-def test_the_documented_example_is_what_is_printed(tmp_path, capsys, monkeypatch):
+def test_the_documented_examples_are_what_is_printed(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "124")
     (tmp_path / "report.csv").write_text("".join([*LINES[:2], *(line for line in LINES if line.startswith('"16"'))]))
-    layer = "layer:hidden=7168,inter=2048,experts=16,topk=1"
-    options = "--tokens 1024 --format mxfp4-w4a16 --kernel numba-wgmma --routing balanced --ops gate_up"
-    code, out, _ = run(capsys, "report.csv", "--model", layer, *options.split())
-    text = (Path(__file__).parents[1] / "docs" / "diagnose.md").read_text()
-    assert code == 0
-    assert "\n".join(line.rstrip() for line in out.splitlines()) in text
+    (tmp_path / "trace.csv").write_text(TRACE)
+    page = (Path(__file__).parents[1] / "docs" / "diagnose.md").read_text().replace("\\\n", " ")
+    examples = re.findall(r"^\$ perfmodel diagnose (.+)\n((?:.+\n)+?)```", page, re.MULTILINE)
+    assert len(examples) == 2
+    for words, shown in examples:
+        code, out, _ = run(capsys, *words.split())
+        assert code == 0
+        assert [line.rstrip() for line in out.splitlines()] == shown.splitlines()
 
 
 def test_plot(tmp_path, capsys):

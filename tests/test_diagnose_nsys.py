@@ -42,8 +42,18 @@ def test_overlap_counts_once_and_a_break_is_no_launch_gap():
     assert line.launch_gaps == pytest.approx(5 * us)
     assert line.breaks == pytest.approx(4970 * us)
     assert line.idle == pytest.approx(5 / 40)
-    assert gap_finding(line).saves == pytest.approx(5 * us - 2 * 1.3 * us)
+    assert gap_finding(line).saves == pytest.approx(5 * us - 1.3 * us)  # the graph does not reach over the break
     assert gap_finding(timeline(Trace(["a", "b"], [2, 3], np.array([0.0, 100 * us]), np.array([95 * us, us]), None))) is None
+
+
+def test_the_gpu_named_is_the_one_whose_timeline_is_shown(tmp_path):
+    head = "Start (ns),Duration (ns),Device,Name\n"
+    row = "{},1000,{},k\n"
+    busy = "".join(row.format(10_000 * i, "NVIDIA L40S (1)") for i in range(2))
+    (tmp_path / "a.csv").write_text(head + row.format(0, "NVIDIA H200 (0)") + busy)
+    result = diagnose(tmp_path / "a.csv")
+    assert (result["device"], result["timeline"]["device"], result["gpu"]) == ("NVIDIA L40S", "NVIDIA L40S", "l40s")
+    assert result["notes"] == ["1 more device is in the trace; this is the one with the most work"]
 
 
 def test_other_units_of_time():
@@ -67,7 +77,19 @@ def test_other_units_of_time():
         ("void vllm::act_and_mul_kernel<bf16>(bf16*)", "activation", "vllm::act_and_mul_kernel"),
         ("void per_token_group_quant_8bit_kernel<bf16>(void*)", "quantise", "per_token_group_quant_8bit_kernel"),
         ("[CUDA memcpy Host-to-Device]", "copy", "[CUDA memcpy Host-to-Device]"),
+        (
+            "void cutlass::Kernel<cutlass::gemm::kernel::MoeFCGemm<cutlass::epilogue::threadblock::PredicatedTileIterator<T, "
+            "cutlass::half_t, false, cutlass::layout::NoPermute, false>>>(T1::Params)",
+            "grouped_gemm",
+            "cutlass::Kernel",
+        ),
+        ("void moe::permute_rows<4>(int*)", "routing", "moe::permute_rows"),
+        ("cutlass_mxfp8_grouped_mm", "grouped_gemm", "cutlass_mxfp8_grouped_mm"),
+        ("mxfp8_experts_quant_kernel", "quantise", "mxfp8_experts_quant_kernel"),
+        ("void flashinfer::norm::RMSNormKernel<8u, bf16>(bf16*)", "norm", "flashinfer::norm::RMSNormKernel"),
+        ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<1>(P)", "attention", "flashinfer::BatchDecodeWithPagedKVCacheKern…"),
         ("my_kernel", "other", "my_kernel"),
+        ("my_\x1bkernel\x07", "other", "my_kernel"),  # nothing that a terminal obeys is passed on
     ],
 )
 def test_names(name, kind, short):

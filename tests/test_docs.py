@@ -1,6 +1,7 @@
 """Every block of code of the README and of docs/ runs, and prints what the page says."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,11 @@ def test_page(path, tmp_path, monkeypatch):
             raise AssertionError(f"{path.name}:{block.line}: {error}") from error
         if now is not None:
             assert block.text == now, f"{path.name}:{block.line}: prints something else now; make docs-output renews it"
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
+def test_no_page_holds_a_place_for_a_figure_to_come(path):
+    assert not re.findall(r"@@ %|\b(?:TODO|FIXME|TBD|XXX)\b", path.read_text())
 
 
 @pytest.mark.parametrize(("name", "line", "reason"), not_run(), ids=lambda value: str(value)[:20])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfmodel.errors import PerfModelError
+from perfmodel.errors import PerfModelError, did_you_mean
 from perfmodel.files import load_yaml
 from perfmodel.hardware import GpuSpec, find_gpu, gpu_ids, load_gpu
 from perfmodel.hardware.checks import implied_tflops
@@ -240,6 +240,7 @@ def test_unknown_ids_get_a_suggestion(name):
 def test_did_you_mean_names_the_near_one():
     with pytest.raises(PerfModelError, match=r"Did you mean .*b200"):
         load_gpu("b20")
+    assert did_you_mean("FP8", ["bf16", "fp8"]) == "Did you mean fp8?"
 
 
 def test_a_file_anywhere_works_as_an_id_does(tmp_path, monkeypatch):

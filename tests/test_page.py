@@ -84,7 +84,7 @@ def wait_for(page, name, figure, at=0):
 
 
 def microseconds(result, tokens=64):
-    from perfmodel.report.gap import number
+    from perfmodel.report.numbers import number
 
     return f"{number(next(row for row in result['rows'] if row['tokens'] == tokens)['latency_us'])} µs"
 
@@ -260,6 +260,24 @@ def test_it_works_by_keyboard(visit):
     theme.focus()
     page.keyboard.press("Enter")
     page.wait_for_function("document.body.classList.contains('body--dark')")
+
+
+NAMELESS = """() => {
+  const named = e => e.getAttribute("aria-label") || e.innerText?.trim() || e.labels?.[0]?.innerText || e.getAttribute("aria-labelledby");
+  const shown = e => e.checkVisibility() && !e.closest("[aria-hidden=true]");
+  const roles = "button, input, textarea, a[href], [role=img], [role=region], [role=combobox], th, nav";
+  return [...document.querySelectorAll(roles)].filter(e => shown(e) && !named(e)).map(e => e.outerHTML.slice(0, 200));
+}"""
+
+
+@needs_browser
+@pytest.mark.parametrize("query", ["?b.gpu=h200&b.format=", "?view=service&plan.model=gpt-oss-20b&plan.gpu=h200&plan.mode=aggregated"])
+def test_all_has_a_name_to_be_read_out(visit, query):
+    page = visit(query)
+    page.wait_for_function("document.querySelectorAll('.plot .main-svg').length > 0")
+    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate("[...document.querySelectorAll('main, h1')].map(e => e.tagName).sort().join()") == "H1,MAIN"
+    assert page.evaluate("document.documentElement.lang").startswith("en")
 
 
 @needs_browser

@@ -6,14 +6,17 @@ import io
 import itertools
 
 import pytest
+from rich.console import Console
 
 import perfmodel
 from perfmodel.errors import PerfModelError
-from perfmodel.page.answers import layer_gap, row_at, service_plan
+from perfmodel.page.answers import layer_gap, service_plan
 from perfmodel.page.figures import roofline, time_by_cause
 from perfmodel.page.inputs import gpu_of, model_of, read_config, read_spec
 from perfmodel.page.state import LayerState, PageState, ServiceState, from_query, pack, to_query, unpack
-from perfmodel.page.words import comparison, gap_csv, headline, plan_csv
+from perfmodel.page.words import comparison, gap_csv, headline, plan_csv, plan_facts
+from perfmodel.report.gap import row_at
+from perfmodel.report.plan import render
 
 
 def parse(query: str) -> dict[str, str]:
@@ -97,6 +100,8 @@ def test_the_answer_is_the_libraries():
     assert result == expected
     row = row_at(result, "64")
     assert row == expected["rows"][1]
+    assert row_at(result, "") == row_at(result, None) == expected["rows"][1]  # the middle one
+    assert row_at(result, 16) == expected["rows"][0]
     worst = max(row["losses"], key=lambda loss: loss["us"])
     assert headline(row, result, state).startswith("64 tokens on H200: ")
     assert headline(row, result, state).endswith(f" % of the time is {worst['cause']}")
@@ -136,6 +141,10 @@ def test_a_service_is_the_planners():
     state = ServiceState(model="gpt-oss-20b", gpu="h200", mode="aggregated", rate="", tpot_ms="20", gpus="1")
     result = service_plan(state, "", "")
     assert result == perfmodel.plan("gpt-oss-20b", "h200", mode="aggregated", isl=4000, osl=500, tpot_ms=20.0, gpus=1)
+    out = io.StringIO()
+    render(result, Console(file=out, width=1000))
+    assert all(line in out.getvalue() for line in plan_facts(result)[1:])  # the terminal's sentences, the limits among them
+    assert any(line.startswith("Without the limit on TPOT (20 ms)") for line in plan_facts(result))
     lines = list(csv.DictReader(io.StringIO(plan_csv(result))))
     assert [line["list"] for line in lines] == ["plan"] * len(result.plans) + ["pareto"] * len(result.pareto)
     for bad in ({"gpu": ""}, {"isl": "many"}, {"rate": "-1"}, {"gpus": "100000"}, {"gpu": "h200,../x"}):

@@ -15,7 +15,7 @@ from perfmodel.planning.candidates import build, parallels
 from perfmodel.planning.power import at_peak
 from perfmodel.planning.prices import FILE as PRICES
 from perfmodel.planning.prices import load_prices
-from perfmodel.serving.engine import NAMES, Engine, load_engine
+from perfmodel.serving.engine import NAMES, Engine, load_calibration
 from perfmodel.serving.formats import formats_of
 from perfmodel.serving.parallel import allowed
 from perfmodel.serving.step import decode
@@ -218,7 +218,7 @@ def test_at_the_peaks_an_engine_makes_no_difference():
     model, gpu = load_model("llama-3.1-70b"), load_gpu("b200")
     table = build(model, [(gpu, formats_of(model, "nvfp4"), 1)], 2000.0, [[1.0] * 4])
     once = decode(np.ones(1), np.zeros(1))
-    for engine in (Engine(), replace(load_engine(), fp4=0.3, dequantised=0.3, bandwidth=0.3, tensor_fp4=0.3, tile=50.0)):
+    for engine in (Engine(), replace(load_calibration().engine_of(), fp4=0.3, dequantised=0.3, bandwidth=0.3, tensor_fp4=0.3, tile=50.0)):
         memory, tensor = at_peak(table.take([0]), replace(engine, pass_bytes=0.0), once)
         head = model.vocab * model.hidden
         others = model.params_total - 2 * head

@@ -5,8 +5,9 @@ import pytest
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import format_ids
 from perfmodel.hardware import gpu_ids, load_gpu
-from perfmodel.ops.collective import exchange_time, fabric
+from perfmodel.ops.fabric import fabric
 from perfmodel.ops.launch import launch_modes
+from perfmodel.ops.moe_communication import exchange_time
 from perfmodel.profiles import load_profile, profile_ids, profiles
 from perfmodel.profiles.profile import FOLDER
 

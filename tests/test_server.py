@@ -1,14 +1,16 @@
 """The HTTP API: what Python and the command say, in JSON; mistakes named, files out of reach, limits kept."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 import perfmodel
 from perfmodel.api import gaps
-from perfmodel.gap_request import GapRequest
+from perfmodel.gap_request import MOST_ROWS, GapRequest
 from perfmodel.gap_result import GapResult
 from perfmodel.server import limits
 from perfmodel.server.answers import answers
@@ -241,6 +243,33 @@ class TestHttp:
         assert (reply.status_code, reply.json()["message"].startswith("the body is larger than 1024 KiB")) == (413, True)
         reply = client.post("/v1/gap", content=b"", headers={"content-length": str(2**40)})
         assert reply.status_code == 413
+
+    def test_every_way_to_fail_has_the_one_shape(self, client):
+        for path, methods in client.get("/openapi.json").json()["paths"].items():
+            for method, facts in methods.items():
+                assert facts["summary"], path
+                failures = {status: answer for status, answer in facts["responses"].items() if status != "200"}
+                shapes = {answer["content"]["application/json"]["schema"]["$ref"] for answer in failures.values()}
+                assert shapes <= {"#/components/schemas/Problem"}, path
+                assert "500" in failures or path in ("/health", "/v1/specs/schema"), path
+                assert method == "get" or facts["requestBody"]["content"]["application/json"]["examples"], path
+
+    def test_the_reference_can_be_used_without_eyes(self, client):
+        html = client.get("/docs").text
+        for tag in re.findall(r"<(?:textarea|nav)[^>]*>", html):
+            assert "aria-label=" in tag
+        assert html.count("<input ") == html.count("<label>")
+
+    def test_the_limits_are_those_of_the_documentation(self):
+        page = (Path(__file__).parents[1] / "docs" / "server.md").read_text()
+        plan, simulated = limits.MOST_PLANNED, limits.MOST_SIMULATED
+        assert (
+            f"at most {MOST_ROWS:,} token counts; of plans {plan['gpus']:,} GPUs of each of {limits.MOST_KINDS} kinds "
+            f"in {limits.MOST_FORMATS} formats; of simulations {simulated['requests']:,} requests, "
+            f"{limits.MOST_RATES} rates, {simulated['gpus']:,} GPUs."
+        ) in page
+        assert f"bodies over {limits.SMALL_BODY >> 10} KiB (specifications: {limits.SMALL_SPEC >> 10} KiB)" in page
+        assert f"a body over {limits.MOST_BODY >> 20} MiB" in page
 
     def test_every_reference_in_openapi_is_there(self, client):
         api = client.get("/openapi.json").json()

@@ -4,6 +4,7 @@ import difflib
 import json
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -111,6 +112,35 @@ class TestLane:
         with pytest.raises(RefusedError, match="stopping"):
             one.submit("x", b"")
 
+    def test_a_closed_lane_answers_those_that_were_put_back(self, lane):
+        one = lane(workers=0)
+        futures = [one.submit("x", b"a"), one.submit("deadly", b"b")]
+        one._ask(0, one._take())
+        one.close()
+        assert [future.result(0)[0] for future in futures] == [503, 503]
+
+    def test_nothing_is_put_back_into_a_closed_lane(self, lane, monkeypatch):
+        """The lane closes between the end of a worker and the look at what it had to do."""
+        one = lane(workers=0)
+        one.submit("x", b"a")
+        one.submit("deadly", b"b")
+        taken = one._take()
+        monkeypatch.setattr(one, "_drop", lambda number: one.close())
+        assert [answer[0] for answer in one._ask(0, taken)] == [503, 503]
+        assert not one._jobs
+        assert not one._put_back(taken)
+
+    def test_a_lane_works_on_where_no_process_can_be_started(self, lane, monkeypatch):
+        one, real = lane(), FakeWorker.__init__
+
+        def full(self, nice):
+            monkeypatch.setattr(FakeWorker, "__init__", real)
+            raise GoneError("too many open files")
+
+        monkeypatch.setattr(FakeWorker, "__init__", full)
+        assert one.submit("x", b"y").result(5)[0] == 503
+        assert one.submit("x", b"y").result(5) == (200, b"1 y")
+
     def test_cancelled_jobs_are_left_out(self, lane):
         one = lane(workers=0)
         one.submit("x", b"a").cancel()
@@ -170,6 +200,15 @@ def test_connections_that_bring_no_request_are_closed_and_others_are_not():
     assert found.over(connections[1:], 100.0 + 2 * REQUEST_S) == [connections[1]]
 
 
+def test_a_process_that_cannot_be_started_is_gone(monkeypatch):
+    def full(self):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", full)
+    with pytest.raises(GoneError, match="Too many open files"):
+        Worker()
+
+
 class TestSpecs:
     def test_a_bundled_file_is_right_as_text_as_an_object_and_as_yaml(self):
         answer = validate_yaml(H20.encode())
@@ -189,6 +228,11 @@ class TestSpecs:
         assert lines[bandwidth["line"] - 1].strip().startswith("bandwidth_GBps: {value: 4000")
         assert lines[found["architecture"]["line"] - 1] == "architecture: hopper"
         assert found["architecture"]["value"] == "hoper"
+
+    def test_the_documented_mistake_is_what_is_answered(self):
+        page = (Path(__file__).parents[1] / "docs" / "server.md").read_text()
+        shown = page.split("```json\n")[1].split("```")[0]
+        assert json.loads(shown) == validate_yaml(H20.replace("value: 4000,", "value: -4,").encode())
 
     def test_broken_yaml_has_its_line(self):
         (error,) = validate_yaml(b"id: x\nname: [\n")["errors"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfmodel import load_gpu, load_model
 from perfmodel.errors import PerfModelError
-from perfmodel.serving.engine import Engine, groups_of, load_calibration
+from perfmodel.serving.engine import OF_BACKENDS, Engine, groups_of, load_calibration
 from perfmodel.serving.memory import most_sequences
 from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.predict import as_json, predict
@@ -89,6 +89,35 @@ class TestStep:
         assert fast <= slow
 
 
+class TestMicroBatches:
+    def ops(self, tokens, parts, link=1.0):
+        work = work_of(load_model("deepseek-v3"), Parallel(dp=16, ep=16), "fp8-block", micro_batches=parts)
+        rates = rates_of(H200, "fp8-block")
+        rates = replace(rates, link=rates.link * link, network=rates.network * link)
+        return work, {name: float(us[0]) for name, us in step_ops(work, rates, ENGINE, decode(vector(tokens), vector(4096))).items()}
+
+    def test_one_is_the_batch_itself_and_two_launch_twice(self):
+        _, whole = self.ops(128, 1)
+        _, halves = self.ops(128, 2)
+        layers = whole["overhead"] - ENGINE.step_us * 1e-6 - 128 * 16 * ENGINE.sequence_us * 1e-6
+        assert halves["overhead"] == pytest.approx(whole["overhead"] + layers)
+        assert halves["dense"] >= whole["dense"]
+
+    def test_what_is_left_of_communication(self):
+        """All that is longer than the rest, and at least the first half of the first layer."""
+        work, halves = self.ops(2048, 2, link=100.0)
+        _, half = self.ops(1024, 1, link=100.0)
+        assert halves["communication"] == pytest.approx(half["communication"] / work.layers[0])
+        _, slow = self.ops(2048, 2, link=1e-3)
+        _, slow_half = self.ops(1024, 1, link=1e-3)
+        assert slow["communication"] == pytest.approx(2 * slow_half["communication"] - sum(slow.values()) + slow["communication"])
+
+    @pytest.mark.parametrize(("tokens", "faster"), [(1, False), (1024, True)])
+    def test_they_pay_with_large_batches_only(self, tokens, faster):
+        whole, halves = (sum(self.ops(tokens, parts)[1].values()) for parts in (1, 2))
+        assert (halves < whole) == faster
+
+
 class TestSteady:
     def test_one_client_waits_for_nobody(self):
         work, rates = deployed()
@@ -104,7 +133,7 @@ class TestSteady:
         few, many = (aggregated(work, rates, ENGINE, load(n), vector(10_000)) for n in (clients, clients * 2))
         assert many.tpot >= few.tpot
         assert many.ttft >= few.ttft
-        assert many.requests_per_s(load(clients * 2)) >= few.requests_per_s(load(clients)) * 0.999
+        assert 2 * (few.ttft + 449 * few.tpot) >= (many.ttft + 449 * many.tpot) * 0.999  # requests a second: clients / latency
 
     def test_a_full_cache_makes_requests_wait(self):
         work, rates = deployed()
@@ -125,6 +154,54 @@ class TestSteady:
         one, four = (disaggregated(prefill, Side(work, rates, vector(n), vector(1000)), ENGINE, load(512)) for n in (1, 4))
         assert four.tpot < one.tpot
 
+    @pytest.mark.parametrize("backend", [None, "sglang", "trtllm", "vllm"])
+    def test_the_equation_of_the_documentation_holds(self, backend):
+        """TPOT = decode(B) / (1 - i (1 - burst / 2) r m), prompts one a step."""
+        engine, (work, rates), asked = load_calibration().engine_of(backend), deployed(), load(32, 9000)
+        found = aggregated(work, rates, engine, asked, vector(10_000))
+        context = vector(9450)
+        alone = step_time(work, rates, engine, decode(found.running, context))
+        added = step_time(work, rates, engine, Batch(found.running, context, asked.prompt, vector(0))) - alone
+        arriving = 31 / (found.ttft + 900 * found.tpot)
+        busy = engine.interference * (1 - engine.burst / 2) * arriving * added
+        assert 0.1 < busy[0] < 0.9
+        assert found.tpot[0] == pytest.approx((alone / (1 - busy))[0], rel=1e-3)
+        assert found.running[0] == pytest.approx((32 * 900 * found.tpot / (found.ttft + 900 * found.tpot))[0], rel=1e-3)
+
+    @settings(deadline=None, max_examples=25)
+    @given(st.integers(100, 6000), st.floats(1.05, 3.0), st.integers(1, 32))
+    def test_longer_prompts_wait_longer_and_more_bandwidth_less(self, prompt, times, clients):
+        work, rates = deployed()
+        wide = replace(rates, bandwidth=rates.bandwidth * times)
+        plain, long = (aggregated(work, rates, ENGINE, load(clients, p), vector(10_000)) for p in (prompt, prompt * times))
+        fast = aggregated(work, wide, ENGINE, load(clients, prompt), vector(10_000))
+        assert long.ttft >= plain.ttft * 0.999
+        assert long.tpot >= plain.tpot * 0.999
+        assert fast.ttft + 899 * fast.tpot <= (plain.ttft + 899 * plain.tpot) * 1.001
+
+    @settings(deadline=None, max_examples=50)
+    @given(st.integers(1, 1000), st.sampled_from([(1000, 100), (8000, 1000)]), st.sampled_from([None, (1, 1), (2, 4)]))
+    def test_saturated_or_not_more_clients_are_never_served_faster_nor_less(self, clients, lengths, apart):
+        work, rates = deployed()
+
+        def steady(count):
+            asked = load(count, *lengths)
+            if apart is None:
+                return aggregated(work, rates, ENGINE, asked, vector(10_000))
+            first, second = (Side(work, rates, vector(n), vector(10_000)) for n in apart)
+            return disaggregated(first, second, ENGINE, asked)
+
+        few, many = steady(clients), steady(clients * 1.1)
+        assert many.ttft >= few.ttft * 0.999
+        assert many.tpot >= few.tpot * 0.999
+        assert 1.1 * (few.ttft + lengths[1] * few.tpot) >= (many.ttft + lengths[1] * many.tpot) * 0.999
+
+    def test_bursts_wait_longer_and_disturb_less(self):
+        work, rates = deployed()
+        calm, burst = (aggregated(work, rates, replace(ENGINE, burst=share), load(32, 9000), vector(10_000)) for share in (1e-4, 0.5))
+        assert burst.ttft > calm.ttft
+        assert burst.tpot < calm.tpot
+
     def test_prompts_that_arrive_during_a_step_share_the_next(self):
         work, _ = deployed()
         assert most_sharing(work, load(64, prompt=1000)).tolist() == [8]
@@ -140,6 +217,13 @@ class TestCalibration:
         on = words | {"gpu": "h200"}
         assert groups_of(on, "tpot") == ["backend=vllm gpu=h200", "model=gpt-oss-120b gpu=h200", "backend=vllm model=gpt-oss-120b gpu=h200"]
         assert groups_of({}, "tpot") == []
+
+    def test_a_backend_has_numbers_of_its_own_and_all_else_in_common(self):
+        found = load_calibration()
+        for backend, own in found.backends.items():
+            assert set(own) == set(OF_BACKENDS)
+            assert found.engine_of(backend) == replace(found.engine, **own)
+        assert found.engine_of("nobody's") == found.engine
 
     def test_an_unknown_service_has_no_offset(self):
         assert load_calibration().factor("tpot", {"model": "nobody's"}) == 1.0

@@ -159,8 +159,8 @@ class TestFit:
         engine.load_calibration.cache_clear()
         try:
             assert as_json(engine.load_calibration()) == as_json(calibration)
-            assert engine.load_engine("vllm").burst == 0.2
-            assert engine.load_engine().burst == Engine().burst
+            assert engine.load_calibration().engine_of("vllm").burst == 0.2
+            assert engine.load_calibration().engine_of().burst == Engine().burst
         finally:
             engine.load_calibration.cache_clear()
 

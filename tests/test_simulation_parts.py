@@ -7,7 +7,7 @@ import pytest
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import load_gpu
-from perfmodel.serving.engine import load_engine
+from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.parallel import Parallel
 from perfmodel.serving.step import Batch, decode, rates_of
 from perfmodel.serving.work import work_of
@@ -55,7 +55,7 @@ CASES = [
 @pytest.mark.parametrize(("model", "gpu", "form", "parallel", "speculation"), CASES)
 def test_interpolation_is_within_2_percent(model, gpu, form, parallel, speculation, rng):
     spec, device = load_model(model), load_gpu(gpu)
-    d = Deployment(work_of(spec, parallel, form), rates_of(device, form), load_engine(), speculation)
+    d = Deployment(work_of(spec, parallel, form), rates_of(device, form), load_calibration().engine, speculation)
     points = grid(1024, 100, 30_000, 16_384)
     n, context, prompt, seen = (np.exp(rng.uniform(0, np.log(top), 400)) for top in (1024, 300, 16_384, 28_000))
     context = context * 100

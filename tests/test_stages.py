@@ -12,8 +12,9 @@ from perfmodel.causes import ON, Causes
 from perfmodel.hardware import load_gpu
 from perfmodel.moe_layer import OPS, layer_ops, layer_time
 from perfmodel.ops.activation import routing_time, stage_time
-from perfmodel.ops.collective import Fabric, Wire, moe_communication
+from perfmodel.ops.fabric import Fabric, Wire
 from perfmodel.ops.grouped_gemm import compute_time
+from perfmodel.ops.moe_communication import moe_communication
 from perfmodel.scenario import layer_rows, resolve
 from perfmodel.workload.loads import CountLoad, EqualisedLoad
 

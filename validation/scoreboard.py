@@ -43,7 +43,7 @@ class Line(Strict):
     coverage80: float | None
     """Of the measurements, inside the 80 % interval; None where there is no interval."""
     fitted_on: float | None
-    """Rows that fits were made with, of those that they were drawn from; None where that was not looked at."""
+    """Rows (of services configurations) that fits were made with, of those that they were drawn from; None where nobody looked."""
     unseen: bool = False
     """Whether the scored rows are none of those that the fitted ones were drawn from."""
 

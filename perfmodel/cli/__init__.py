@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -40,6 +41,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run one command. Exit codes: 0, 2 for bad input, 3 for missing hardware or extra, 130 when interrupted."""
     from perfmodel.errors import PerfModelError
 
+    if sys.stderr is None:  # closed: notes and errors go nowhere, the exit code still tells
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
     if sys.stdout is None:
         _fail("stdout is closed: there is nowhere to print to", 2)
     if hasattr(sys.stdout, "reconfigure"):
@@ -47,21 +50,22 @@ def main(argv: list[str] | None = None) -> None:
     app = build_app()
     try:
         try:
-            app(args=argv)
+            app(args=argv, prog_name="perfmodel")  # not `python -m perfmodel`: completion is installed for this name
         finally:
             sys.stdout.flush()
     except PerfModelError as error:
         _fail(str(error), error.exit_code)
     except SystemExit as error:
-        stop = _interrupt_behind(error)
+        if _behind(error, BrokenPipeError):
+            _no_reader()
+        stop = _behind(error, KeyboardInterrupt)
         if stop is None:
             raise
         _fail(str(stop) or "interrupted", 130)
     except KeyboardInterrupt as stop:
         _fail(str(stop) or "interrupted", 130)
-    except BrokenPipeError:  # the reader of a pipe, `| head` say, went away: not a mistake
-        _silence_stdout()
-        sys.exit(0)
+    except BrokenPipeError:
+        _no_reader()
     except OSError as error:
         _silence_stdout()
         _fail(f"{error.filename or 'the output'}: {error.strerror}. Check the path and the space left.", 2)
@@ -76,11 +80,17 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The Ctrl-C that typer made an exit of, without a word."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+def _behind(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    """The Ctrl-C, or the closed pipe, that typer made an exit of, without a word."""
+    while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
     return error
+
+
+def _no_reader() -> NoReturn:
+    """End where the reader of a pipe, `| head` say, went away: not a mistake."""
+    _silence_stdout()
+    sys.exit(0)
 
 
 def _silence_stdout() -> None:
@@ -90,9 +100,12 @@ def _silence_stdout() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(f"perfmodel {version('perfmodel')}")
+        try:
+            typer.echo(f"perfmodel {version('perfmodel')}")
+        except PackageNotFoundError:
+            typer.echo("perfmodel, a checkout that is not installed")
         raise typer.Exit
 
 

@@ -50,6 +50,9 @@ def plan(
     kv_format: Annotated[
         str | None, typer.Option(help="Format of keys and values; default: fp8 beside FP8 and FP4 units, else bf16.")
     ] = None,
+    micro_batches: Annotated[
+        int, typer.Option(help="2: two halves of each batch take turns, one communicates while the other computes.")
+    ] = 1,
     backend: Annotated[str | None, typer.Option(help="trtllm, sglang or vllm; default: what they have in common.")] = None,
     mode: Annotated[str, typer.Option(help="auto, aggregated or disaggregated.")] = "auto",
     anchor: AnchorOption = None,
@@ -69,7 +72,7 @@ def plan(
     result = search(
         model, gpu, gpus=gpus, isl=isl, osl=osl, prefix_cache=prefix_cache, ttft_ms=ttft_ms, tpot_ms=tpot_ms, latency_ms=latency_ms,
         rate=rate, concurrency=concurrency, power_kW=power_kw, budget=budget, format=tuple(format or ("auto",)), kv_format=kv_format,
-        backend=backend, mode=mode, changes=tuple(set_ or ()), anchors=anchor or (), prices=prices, top=top,
+        micro_batches=micro_batches, backend=backend, mode=mode, changes=tuple(set_ or ()), anchors=anchor or (), prices=prices, top=top,
     )  # fmt: skip
     _print(result, flags, json)
     if plot is not None:

@@ -30,6 +30,12 @@ BatchOption = Annotated[int, typer.Option("--batch", help="With --phase decode: 
 ContextOption = Annotated[int, typer.Option("--context", help="With --phase: tokens that a sequence sees, or those of the prompt.")]
 PpOption = Annotated[int, typer.Option("--pp", help="With --phase: pipeline stages.")]
 DpOption = Annotated[int, typer.Option("--dp", help="With --phase: ranks of data-parallel attention.")]
+MicroOption = Annotated[
+    int,
+    typer.Option(
+        "--micro-batches", help="With --phase: 2 for two halves of the batch, of which one communicates while the other computes."
+    ),
+]
 BackendOption = Annotated[str | None, typer.Option("--backend", help="With --phase: trtllm, sglang or vllm.")]
 LAYER_ONLY = {"kernel": "auto", "launch": "graph", "comm": "exclude", "clock": "burst", "placement": "contiguous", "redundant": 0}
 """Options that only a layer has, with their defaults."""
@@ -54,6 +60,7 @@ def predict(
     context: ContextOption = 4096,
     pp: PpOption = 1,
     dp: DpOption = 1,
+    micro_batches: MicroOption = 1,
     backend: BackendOption = None,
     anchor: AnchorOption = None,
     set_: SetOption = None,
@@ -66,6 +73,7 @@ def predict(
         given += [name for name, value in (("tokens", tokens), ("routing", routing)) if value is not None]
         _refuse(given, "goes with a layer, not with --phase", "Leave it out.")
         options = {"phase": phase, "batch": batch, "context": context, "pp": pp, "dp": dp, "ep": ep, "tp": tp, "backend": backend}
+        options["micro_batches"] = micro_batches
         _step(model, gpu, {"format": format, "changes": tuple(set_ or ()), "anchors": anchor or ()} | options, json)
         return
     whole = {
@@ -73,6 +81,7 @@ def predict(
         "context": context != 4096,
         "pp": pp != 1,
         "dp": dp != 1,
+        "micro-batches": micro_batches != 1,
         "backend": backend is not None,
         "anchor": anchor is not None,
     }

@@ -67,12 +67,13 @@ def bound_of(c: Counters, dram_use: float | None = None) -> Bound:
 
 
 def _use(c: Counters, dram_use: float | None) -> dict[str, float]:
-    """Units -> use; that of L1, which ncu takes over the cycles in which an SM is active, over all cycles, where these are known."""
+    """Units -> use; what ncu takes over the cycles in which an SM is active is taken over all cycles, where these are known."""
     use: dict[str, float] = {unit: c[unit] for unit in ("tensor", "dram", "l2", "compute") if unit in c}
     if "dram" not in use and dram_use is not None:
         use["dram"] = dram_use
-    if "l1" in c and {"sm_active", "sm_elapsed"} <= set(c):
-        use["l1"] = c["l1"] * active(c, 1.0)
+    if {"sm_active", "sm_elapsed"} <= set(c):
+        over_active = {"l1": "l1", "tensor": "tensor_active"}
+        use |= {unit: c[name] * active(c, 1.0) for unit, name in over_active.items() if unit not in use and name in c}
     return use
 
 

@@ -51,6 +51,13 @@ def to_reach(f: Facts) -> float:
     return f.time * (1 - f.bound.least_time)
 
 
+def with_less(f: Facts, share: float, *units: str) -> float | None:
+    """Seconds saved at most if these units had `share` of their work: until another unit is as busy as the one that bounds was."""
+    if f.bound.busy <= 0:
+        return None
+    return f.time * (1 - max(use * (share if unit in units else 1.0) for unit, use in f.bound.use.items()) / f.bound.busy)
+
+
 def dram_time(f: Facts) -> float:
     """Seconds that the bytes of the kernel take at the bandwidth a good stream reaches."""
     moved = dram_bytes(f.counters)

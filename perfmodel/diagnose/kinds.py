@@ -45,7 +45,7 @@ def kind_of(kernel: str) -> str:
 
 def short_name(kernel: str, limit: int = 44) -> str:
     """The name without return type, template arguments and parameters; of torch's elementwise kernels what they compute, too."""
-    plain = ANONYMOUS.sub("", kernel).removeprefix("void ").replace("at::native::", "at::")
+    plain = ANONYMOUS.sub("", "".join(filter(str.isprintable, kernel))).removeprefix("void ").replace("at::native::", "at::")
     head = re.split(r"[<(\[]", plain, maxsplit=1)[0] or plain
     if INNER.match(head):
         inner = re.findall(r"(?:at::|::)?(\w*(?:_kernel(?:_cuda)?|[Ff]unctor\w*))\b", plain[len(head) :])

@@ -86,7 +86,7 @@ def _rows(text: str, file: str | Path | None) -> Iterator[tuple[int, list[str]]]
         raise _no_table(text, file)
     if lines[start].startswith('"ID";'):
         raise PerfModelError("has semicolons between cells", file=file, line=start + 1, mend="Export it again: spreadsheets change CSV.")
-    quoted, least, width = lines[start].startswith('"'), 0, 0
+    quoted, least, width, header = lines[start].startswith('"'), 0, 0, list[str]()
     for number, line in enumerate(lines[start:], start + 1):
         if not line or line.startswith("==") or (quoted and not line.startswith('"')):
             continue
@@ -94,8 +94,10 @@ def _rows(text: str, file: str | Path | None) -> Iterator[tuple[int, list[str]]]
             cells = next(csv.reader([line], strict=True))
         except csv.Error:
             cells = []
+        if width and cells == header:
+            raise PerfModelError("a second report begins here", file=file, line=number, mend="Diagnose one report at a time.")
         if not width:  # rows of the details page end after the value, short of the header
-            width = len(cells)
+            width, header = len(cells), cells
             least = cells.index("Metric Value") + 1 if "Metric Value" in cells else width
         if not cells or not least <= len(cells) <= width:
             what = "cut" if len(cells) < least else "broken"
@@ -140,6 +142,9 @@ def _wide(header: list[str], rows: Iterator[tuple[int, list[str]]], file: str | 
     if units and units[header.index("ID")]:
         raise PerfModelError("the row of units is missing", file=file, line=line, mend=f"Leave the row under the names in place: {EXPORT}.")
     columns = [(place, name) for place, name in enumerate(header) if (name not in WORDS if only is None else name in only)]
+    twice = next((name for place, name in columns if name in header[:place]), None)
+    if twice is not None:
+        raise PerfModelError("the column is there twice", file=file, field=twice, mend=f"Export it again: {EXPORT}.")
     for line, cells in rows:
         row = dict(zip(header, cells, strict=True))
         launch = Launch(row["Kernel Name"], line, words=_words(row))

@@ -18,6 +18,8 @@ TRACE = EXPORT.replace("kern_sum", "trace")
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 HEADERS = {"sum": re.compile(r'"?Time ?\(%\)'), "trace": re.compile(r'"?Start ?\(\w+\)"?,"?Duration ?\(')}
 """How the tables that are read begin."""
+MOST = 1e15
+"""Seconds, or instances: a number over it was not measured."""
 T = TypeVar("T")
 MEMORY = re.compile(r"\[CUDA mem(cpy|set)")
 
@@ -74,7 +76,10 @@ def parse_sum(text: str, file: str | Path | None = None) -> list[Summed]:
 
 
 def parse_trace(text: str, file: str | Path | None = None) -> list[Trace]:
-    """A Trace for each device of cuda_gpu_trace: kernels, and copies and sets of memory. Raises PerfModelError for a line that is cut."""
+    """A Trace for each device of cuda_gpu_trace, the one with the most work first: kernels, and copies and sets of memory.
+
+    Raises PerfModelError for a line that is cut.
+    """
     found: dict[str, list[tuple[float, float, str, int]]] = {}
     for line, row in _rows(text, "trace", file):
         item = _number(row, "Start", file, line), _number(row, "Duration", file, line), row.get("Name", ""), line
@@ -83,7 +88,7 @@ def parse_trace(text: str, file: str | Path | None = None) -> list[Trace]:
     for device, items in found.items():
         starts, durations, names, lines = zip(*sorted(items), strict=True)
         traces.append(Trace(list(names), list(lines), np.array(starts), np.array(durations), re.sub(r" \(\d+\)$", "", device) or None))
-    return _some(traces, file)
+    return _some(sorted(traces, key=lambda trace: -len(trace.names)), file)
 
 
 def _some(found: list[T], file: str | Path | None) -> list[T]:
@@ -130,7 +135,7 @@ def _number(row: dict[str, str], name: str, file: str | Path | None, line: int) 
         value = float(row[name])
     except ValueError:
         value = float("nan")
-    if not (np.isfinite(value) and value >= 0):
+    if not 0 <= value < MOST:
         mend = f"Export it with LC_ALL=C and without --timeunit: {EXPORT}."
         raise PerfModelError("is no number from 0", file=file, line=line, field=name, value=row[name], mend=mend)
     return value

@@ -8,7 +8,7 @@ from pathlib import Path
 from perfmodel.diagnose import ncu, nsys
 from perfmodel.diagnose.counters import wanted
 from perfmodel.errors import PerfModelError
-from perfmodel.files import is_folder, read_text
+from perfmodel.files import as_text, is_folder, read_bytes
 
 MOST_BYTES = 128 * 2**20
 """The raw page with all sections takes 25 kB a launch: some thousand launches."""
@@ -37,16 +37,24 @@ class Report:
         return "ncu" if self.launches else "nsys"
 
     @property
-    def device(self) -> str | None:
-        """The driver's name of the GPU, where the report holds it."""
+    def devices(self) -> list[str]:
+        """The driver's names of the GPUs, where the report holds them: of a trace the one with the most work first."""
         names = [launch.words.get(ncu.DEVICE) for launch in self.launches] + [trace.device for trace in self.traces]
-        return next((name for name in names if name), None)
+        return list(dict.fromkeys(name for name in names if name))
+
+    @property
+    def device(self) -> str | None:
+        """The first of them."""
+        return next(iter(self.devices), None)
 
 
 def read_report(path: str | Path) -> Report:
     """The report at `path`. Raises PerfModelError that says what the file is instead, where it is broken, and how to get what is read."""
-    _refuse_binary(Path(path))
-    text = read_text(path, most=MOST_BYTES)
+    if is_folder(path):
+        raise PerfModelError("is a folder", file=path, mend="Give one CSV file.")
+    raw = read_bytes(path, MOST_BYTES + 1)
+    _refuse_binary(Path(path), raw)
+    text = as_text(raw, path)
     if not text.strip():
         raise PerfModelError("is empty", file=path, mend=f"Export it again: {ncu.EXPORT}.")
     page = nsys.page_of(text)
@@ -57,23 +65,14 @@ def read_report(path: str | Path) -> Report:
     return Report(launches=ncu.parse_ncu(text, file=path, only=wanted() | {ncu.DEVICE}))
 
 
-def _refuse_binary(path: Path) -> None:
+def _refuse_binary(path: Path, raw: bytes) -> None:
     """Raise PerfModelError for the profilers' binary files, for UTF-16, and for what is too large."""
-    if is_folder(path):
-        raise PerfModelError("is a folder", file=path, mend="Give one CSV file.")
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(8)
-        size = path.stat().st_size
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PerfModelError(f"cannot read: {reason}", file=path, mend="Check the path.") from error
-    ending = next((kind for magic, kind in MAGIC.items() if start.startswith(magic)), path.suffix.lower())
+    ending = next((kind for magic, kind in MAGIC.items() if raw.startswith(magic)), path.suffix.lower())
     if ending in BINARY:
         problem, mend = BINARY[ending]
         raise PerfModelError(problem, file=path, mend=mend.format(path.name))
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or raw[1:8:2] == bytes(4) != raw[:8:2]:
         raise PerfModelError("is UTF-16, as PowerShell redirects", file=path, mend="Let ncu write it: --log-file report.csv.")
-    if size > MOST_BYTES:
+    if len(raw) > MOST_BYTES:
         few = "Export less: --metrics with the counters of docs/diagnose.md, or -k and --launch-count for fewer launches."
         raise PerfModelError(f"is larger than {MOST_BYTES >> 20} MiB", file=path, mend=few)

@@ -12,17 +12,19 @@ from perfmodel.diagnose.expected import GEMM, Asked, Layer, expect, match
 from perfmodel.diagnose.facts import Expected, Facts, Finding
 from perfmodel.diagnose.findings import findings
 from perfmodel.diagnose.kinds import kind_of, short_name
-from perfmodel.diagnose.ncu import Launch
+from perfmodel.diagnose.ncu import EXPORT, Launch
 from perfmodel.diagnose.nsys import MEMORY, Summed, Trace
 from perfmodel.diagnose.read import Report, read_report
 from perfmodel.diagnose.thresholds import threshold
 from perfmodel.diagnose.timeline import gap_finding, timeline
 from perfmodel.errors import PerfModelError
-from perfmodel.hardware import GpuSpec, load_gpu
+from perfmodel.hardware import GpuSpec, gpu_ids, load_gpu
 from perfmodel.hardware.devices import gpu_of
 from perfmodel.units import MHZ, MICROSECOND
 
 SCHEMA = "perfmodel.diagnose/1"
+MOST = 1e30
+"""In SI units: a counter over it is no counter."""
 
 
 def diagnose(path: str | Path, *, gpu: str | GpuSpec | None = None, asked: Asked | None = None) -> dict[str, Any]:
@@ -33,6 +35,8 @@ def diagnose(path: str | Path, *, gpu: str | GpuSpec | None = None, asked: Asked
     """
     report = read_report(path)
     spec, notes = _gpu(gpu, report)
+    if report.launches and len(report.devices) > 1:
+        notes.append(f"the launches are of {' and '.join(report.devices)}: diagnose them apart, all are held against one GPU here")
     layer = None
     if asked is not None:
         if spec is None:
@@ -59,18 +63,12 @@ def _gpu(gpu: str | GpuSpec | None, report: Report) -> tuple[GpuSpec | None, lis
     named = gpu_of(report.device) if report.device else None
     if gpu is not None:
         spec = gpu if isinstance(gpu, GpuSpec) else load_gpu(gpu)
-        other = named is not None and spec.id in set(filter(None, _catalogue())) and spec.id != named
+        other = named is not None and spec.id in gpu_ids() and spec.id != named
         return spec, [f"the report is of a {report.device}, but --gpu says {spec.id}"] if other else []
     if named is not None:
         return load_gpu(named), []
     what = f"{report.device} is not in the catalogue" if report.device else "the report does not say which GPU it is of"
     return None, [f"{what}: --gpu names one, and what cures bring is then held against its file"]
-
-
-def _catalogue() -> Sequence[str]:
-    from perfmodel.hardware import gpu_ids
-
-    return gpu_ids()
 
 
 def _scenario(asked: Asked, layer: Layer) -> dict[str, Any]:
@@ -84,15 +82,24 @@ def _launches(launches: Sequence[Launch], path: str | Path, gpu: GpuSpec | None,
     """The kernels of an ncu report."""
     read = [counters(launch) for launch in launches]
     for launch, c in zip(launches, read, strict=True):
-        if c.get("duration", 0.0) <= 0.0:
-            metric = quantities()["duration"].metrics[0]
-            raise PerfModelError("has no time", file=path, line=launch.line, field=metric, mend=f"Collect it: {COLLECT}.")
+        _check(launch, c, path)
     kinds = [kind_of(launch.name) for launch in launches]
     rows = [
         _kernel(launch, kind, c, gpu, expected)
         for launch, kind, c, expected in zip(launches, kinds, read, match(kinds, layer), strict=True)
     ]
     return {"kernels": rows, "timeline": None, "notes": [*_missing(rows), *_held_clock(read, gpu)]}
+
+
+def _check(launch: Launch, c: Counters, path: str | Path) -> None:
+    """Raise PerfModelError for counters that no kernel has."""
+    for name, value in c.items():
+        if not 0 <= value < MOST:
+            metric, mend = quantities()[name].metrics[0], f"Export it again: {EXPORT}."
+            raise PerfModelError("is impossible for a kernel", file=path, line=launch.line, field=metric, value=value, mend=mend)
+    if not c.get("duration"):
+        metric = quantities()["duration"].metrics[0]
+        raise PerfModelError("has no time", file=path, line=launch.line, field=metric, mend=f"Collect it: {COLLECT}.")
 
 
 def _kernel(launch: Launch, kind: str, c: Counters, gpu: GpuSpec | None, expected: Expected | None) -> dict[str, Any]:
@@ -154,7 +161,7 @@ def _nsys(report: Report, layer: Layer | None) -> dict[str, Any]:
     if report.summed:
         note = "a summary has no gaps between kernels: nsys stats --report cuda_gpu_trace shows them"
         return {"kernels": [_summed(one, report.summed, layer) for one in report.summed], "timeline": None, "notes": [note]}
-    trace = max(report.traces, key=lambda one: len(one.names))
+    trace = report.traces[0]
     line = timeline(trace)
     gap = gap_finding(line)
     summed = summed_of(trace)
@@ -165,7 +172,8 @@ def _nsys(report: Report, layer: Layer | None) -> dict[str, Any]:
         "findings": [as_json(gap, line.busy + line.launch_gaps)] if gap else [],
     }  # fmt: skip
     others = len(report.traces) - 1
-    notes = [f"{others} more devices are in the trace; this is the one with the most work"] if others else []
+    more = "1 more device is" if others == 1 else f"{others} more devices are"
+    notes = [f"{more} in the trace; this is the one with the most work"] if others else []
     return {"kernels": [_summed(one, summed, layer) for one in summed], "timeline": fields, "notes": notes}
 
 

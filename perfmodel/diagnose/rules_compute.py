@@ -18,7 +18,7 @@ def tensor_near_peak(f: Facts) -> Finding | None:
     return Finding(
         "tensor pipe near its peak" if near else "tensor pipe waits at times",
         f"busy {percent(f.bound.busy)} of the cycles",
-        "fewer or cheaper operations: FP8 or FP4 where the GPU has the units, no padding; nothing else makes it faster"
+        "fewer or cheaper operations: FP8 or FP4 where the GPU has the units, no padding; the same operations cannot run much faster"
         if near
         else "deeper pipelines, larger tiles, dequantisation beside the products instead of between them",
         to_reach(f),
@@ -41,11 +41,11 @@ def pipes_busy(f: Facts) -> Finding | None:
 def tensor_idle(f: Facts) -> Finding | None:
     """A matrix product without tensor cores."""
     long = f.time > threshold("short_kernel_us") * MICROSECOND
-    if f.kind not in PRODUCTS or not long or f.counters.get("tensor", 1.0) >= threshold("tensor_idle"):
+    if f.kind not in PRODUCTS or not long or f.bound.use.get("tensor", 1.0) >= threshold("tensor_idle"):
         return None
     return Finding(
         "tensor pipe idle",
-        f"a matrix product with the tensor pipe busy {percent(f.counters['tensor'])} of the cycles",
+        f"a matrix product with the tensor pipe busy {percent(f.bound.use['tensor'])} of the cycles",
         "a kernel that uses the tensor cores: check types, alignment of the sizes, and that TF32 is allowed for fp32",
     )
 

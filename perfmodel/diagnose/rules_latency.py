@@ -8,6 +8,7 @@ from perfmodel.diagnose.bounds import active
 from perfmodel.diagnose.counters import stalls
 from perfmodel.diagnose.facts import Facts, Finding, percent, to_reach
 from perfmodel.diagnose.thresholds import threshold
+from perfmodel.ops.launch import launch_modes
 from perfmodel.units import MICROSECOND
 
 
@@ -17,7 +18,7 @@ def short(f: Facts) -> Finding | None:
         return None
     return Finding(
         "shorter than its launch",
-        f"{f.time / MICROSECOND:.1f} us, where launching takes 5 to 11 us without a graph",
+        f"{f.time / MICROSECOND:.1f} us, where a launch takes about {launch_modes()['eager'].gap_us:.0f} us without a graph",
         "a CUDA graph, programmatic dependent launch, or fusing it into a neighbour",
     )
 

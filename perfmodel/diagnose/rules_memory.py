@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfmodel.diagnose.bounds import LABELS
 from perfmodel.diagnose.counters import dram_bytes
-from perfmodel.diagnose.facts import Facts, Finding, dram_time, moved, percent, to_reach
+from perfmodel.diagnose.facts import Facts, Finding, dram_time, moved, percent, to_reach, with_less
 from perfmodel.diagnose.thresholds import threshold
 from perfmodel.units import MB
 
@@ -16,7 +16,7 @@ def dram_near_peak(f: Facts) -> Finding | None:
     return Finding(
         "DRAM near its peak",
         f"{percent(f.bound.busy)} of the DRAM bandwidth{moved(f)}",
-        "move fewer bytes: fewer bits a weight, more tokens per expert, fuse with neighbours; nothing else makes it faster",
+        "move fewer bytes: fewer bits a weight, more tokens per expert, fuse with neighbours; the same bytes cannot move much faster",
         f.time - dram_time(f),
     )
 
@@ -38,7 +38,7 @@ def read_again(f: Facts) -> Finding | None:
     total = dram_bytes(f.counters)
     if f.expected is None or not f.expected.bytes or total is None or total < threshold("again") * f.expected.bytes:
         return None
-    saves = f.time * (1 - f.expected.bytes / total) if f.bound.unit == "dram" and f.bound.kind == "memory" else None
+    saves = with_less(f, f.expected.bytes / total, "dram") if f.bound.unit == "dram" and f.bound.kind == "memory" else None
     return Finding(
         "bytes moved more than once",
         f"{total / MB:,.1f} MB of DRAM where every operand once is {f.expected.bytes / MB:,.1f} MB",
@@ -67,12 +67,11 @@ def uncoalesced(f: Facts) -> Finding | None:
     needed = c["sectors_ideal"] / c["sectors"]
     if needed > threshold("coalesced"):
         return None
-    use = {unit: value * (needed if unit in ("dram", "l2", "l1") else 1.0) for unit, value in f.bound.use.items()}
     return Finding(
         "uncoalesced accesses",
         f"{c['sectors']:,.0f} sectors of 32 B where {c['sectors_ideal']:,.0f} would do: {percent(needed)} of what moves is used",
         "neighbouring threads on neighbouring addresses: another layout, a transpose through shared memory, structures of arrays",
-        f.time * (1 - max(use.values()) / f.bound.busy) if f.bound.busy > 0 else None,
+        with_less(f, needed, "dram", "l2", "l1"),
     )
 
 

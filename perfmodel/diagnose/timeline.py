@@ -25,11 +25,12 @@ class Timeline:
     span: float
     busy: float
     gaps: int
-    """Gaps between work, however many streams overlap; those over BREAK are `breaks`."""
+    """Between work, however many streams overlap, and shorter than BREAK."""
     median_gap: float
     launch_gaps: float
-    """Their sum, without the breaks."""
+    """Their sum."""
     breaks: float
+    """Sum of the longer ones."""
 
     @property
     def idle(self) -> float:
@@ -49,7 +50,7 @@ def timeline(trace: Trace) -> Timeline:
         count=len(trace.names),
         span=span,
         busy=span - float(gaps.sum()),
-        gaps=len(gaps),
+        gaps=len(launch),
         median_gap=float(np.median(launch)) if len(launch) else 0.0,
         launch_gaps=float(launch.sum()),
         breaks=float(gaps[gaps >= BREAK].sum()),
@@ -57,7 +58,7 @@ def timeline(trace: Trace) -> Timeline:
 
 
 def gap_finding(line: Timeline) -> Finding | None:
-    """Launch gaps, where they take over `idle_share` of the time: what a CUDA graph's gaps would leave of them."""
+    """Launch gaps, where they take over `idle_share` of the time without breaks: what a CUDA graph's gaps would leave of them."""
     if line.idle < threshold("idle_share"):
         return None
     graph = launch_modes()["graph"].gap_us * MICROSECOND

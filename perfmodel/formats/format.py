@@ -110,6 +110,10 @@ class Format(Strict):
             raise PerfModelError(f"{self.id} needs {units} units, which this GPU lacks", field="FORMAT", mend=self._mend(gpu_types))
         return chosen
 
+    def runs_on(self, gpu_types: Collection[str]) -> bool:
+        """Whether tensor units that know `gpu_types` run this format."""
+        return any(kind in gpu_types for kind in self.math)
+
     def execution(self, architecture: str) -> Execution:
         """How tensor units of `architecture` that know one of the `math` types run this format.
 

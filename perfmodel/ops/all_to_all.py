@@ -13,9 +13,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.errors import PerfModelError
 from perfmodel.formats import get_format
-from perfmodel.ops.collectives import link_bandwidth
+from perfmodel.ops.fabric import link_bandwidth, link_domain, network_bandwidth
 from perfmodel.ops.grouped_gemm import smooth_maximum
 from perfmodel.ops.op import Op, OpTime, Parameter, Use
 from perfmodel.units import GB, MICROSECOND
@@ -45,7 +44,7 @@ def all_to_all_time(use: Use, sizes: Mapping[str, Array], p: Mapping[str, float]
     """
     tokens, topk, ranks, sms = (sizes[name] for name in ("tokens", "topk", "ranks", "sms"))
     token = sizes["hidden"] * get_format(use.format).activations.bits / 8
-    domain = np.minimum(ranks, use.gpu.nvlink_domain if use.gpu.nvlink_bandwidth else use.gpu.gpus_per_node)
+    domain = np.minimum(ranks, link_domain(use.gpu))
     each = "each" in use.menus
     others = domain - 1 if each else ranks * (domain - 1) / domain  # what came over the network is passed on
     near = tokens * token * destinations(topk, ranks, others, each)
@@ -89,12 +88,11 @@ def _network(use: Use, bytes_: Array, topk: Array, ranks: Array, domain: Array, 
     beyond = ranks > domain
     if not beyond.any():
         return np.zeros_like(ranks), np.zeros_like(ranks)
-    if use.gpu.network_bandwidth is None:
-        raise PerfModelError("ranks beyond the domain need a network", field="links.network", mend="Add links.network to the GPU's file.")
+    card = network_bandwidth(use.gpu)
     nodes = ranks / domain
     groups = nodes if each else np.minimum(nodes, float(use.menus.get("node_groups", (1024,))[0]))
     sent = np.where(beyond, bytes_ * destinations(topk, groups, groups * (nodes - 1) / nodes, each), 0.0)
-    return sent / (use.gpu.network_bandwidth * efficiency), sent / use.gpu.network_bandwidth
+    return sent / (card * efficiency), sent / card
 
 
 ALL_TO_ALL = Op(

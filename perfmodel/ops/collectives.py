@@ -14,8 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from perfmodel.errors import PerfModelError
-from perfmodel.hardware import GpuSpec
+from perfmodel.ops.fabric import link_bandwidth, link_domain, network_bandwidth
 from perfmodel.ops.grouped_gemm import smooth_maximum
 from perfmodel.ops.op import Op, OpTime, Parameter, Use
 from perfmodel.units import GB, KIB, MIB, MICROSECOND
@@ -98,27 +97,14 @@ def eager_time(use: Use, bytes_: Array, total: Array, nccl: NDArray[np.bool_], p
     return smooth_maximum(host, total + copy, 6.0)
 
 
-def link_bandwidth(gpu: GpuSpec) -> float:
-    """B/s each way between GPUs of a node: NVLink, or else PCIe. Raises PerfModelError without either."""
-    bandwidth = gpu.nvlink_bandwidth or gpu.pcie_bandwidth
-    if bandwidth is None:
-        raise PerfModelError(f"{gpu.id} names no link", field="links", mend="Add links.nvlink or links.pcie to its file.")
-    return bandwidth
-
-
 def network_share(use: Use, ranks: Array) -> Array:
     """[n] B/s a rank has beyond its domain, infinite within: the rings of a node leave it over all of its network cards."""
-    gpu = use.gpu
-    domain = gpu.nvlink_domain if gpu.nvlink_bandwidth else gpu.gpus_per_node
+    domain = link_domain(use.gpu)
     beyond = ranks > domain
     if not beyond.any():
         return np.full(ranks.shape, np.inf)
-    if gpu.network_bandwidth is None:
-        raise PerfModelError(
-            f"{gpu.id}: ranks beyond its domain of {domain} need a network", field="links.network", mend="Add links.network to its file."
-        )
     cards = 1.0 if "direct" in use.menus else float(domain)
-    return np.where(beyond, gpu.network_bandwidth * cards, np.inf)
+    return np.where(beyond, network_bandwidth(use.gpu) * cards, np.inf)
 
 
 def traffic(use: Use, bytes_: Array, ranks: Array) -> Array:

@@ -32,7 +32,7 @@ def offers_of(state: LayerState, spec: str) -> Offers | None:
         gpu = gpu_of(state.gpu, spec)
     except PerfModelError:
         return None
-    formats = tuple(name for name in format_ids() if set(get_format(name).math) & set(gpu.math_types))
+    formats = tuple(name for name in format_ids() if get_format(name).runs_on(gpu.math_types))
     wanted = state.format if state.format in formats else ""
     here = [p for p in profiles() if not p.ungated_only and any(gpu.architecture in fit.architectures for fit in p.fits)]
     return Offers(formats, tuple(p.id for p in here if not wanted or p.supports(gpu.architecture, wanted)))
@@ -51,12 +51,6 @@ def layer_gap(state: LayerState, spec: str, config: str) -> dict[str, Any]:
         kernel=check_kernel(state.kernel), routing=check_routing(state.routing), ep=whole(state.ep, "ep"), tp=whole(state.tp, "tp"),
         launch=state.launch, comm=state.comm,
     )  # fmt: skip
-
-
-def row_at(result: dict[str, Any], at: str) -> dict[str, Any]:
-    """The row that is explained: the one with `at` tokens, else the middle one, as in the terminal."""
-    rows: list[dict[str, Any]] = result["rows"]
-    return next((row for row in rows if str(row["tokens"]) == at), rows[len(rows) // 2])
 
 
 def service_plan(state: ServiceState, spec: str, config: str) -> PlanResult:

@@ -7,10 +7,10 @@ from typing import Any
 
 from perfmodel.page.words import gpu_name
 from perfmodel.planning.results import Plan, PlanResult
-from perfmodel.report.gap import number, percent
+from perfmodel.report.gap import label, parts
+from perfmodel.report.numbers import number, percent
 from perfmodel.report.palette import COLOURS
 from perfmodel.report.plan import instances
-from perfmodel.report.plan import number as figure
 
 Figure = dict[str, Any]
 CAUSE_COLOURS = COLOURS | {"communication": "#5f4b32"}
@@ -39,16 +39,6 @@ def _layout(**more: Any) -> Figure:
     for name, value in more.items():
         base[name] = base[name] | value if isinstance(value, dict) and isinstance(base.get(name), dict) else value
     return base
-
-
-def parts(row: dict[str, Any]) -> list[tuple[str, float]]:
-    """(cause, microseconds) of a row from the ideal time up, in the order of attribution."""
-    return [("reached", row["ideal_us"]), *((loss["cause"], loss["us"]) for loss in row["losses"])]
-
-
-def label(cause: str) -> str:
-    """The name of a part of the time."""
-    return "FLOPs at the peak" if cause == "reached" else cause
 
 
 def shown_causes(result: dict[str, Any]) -> list[str]:
@@ -164,7 +154,7 @@ def _ticks(values: list[float]) -> Figure:
     low, high = min(values), max(values)
     ticks = [digit * 10.0**power for power in range(floor(_log(low)), ceil(_log(high)) + 1) for digit in (1, 2, 5)]
     near = [tick for tick in ticks if low / 2.2 <= tick <= high * 2.2]
-    return {"type": "log", "tickvals": near, "ticktext": [figure(tick) for tick in near]}
+    return {"type": "log", "tickvals": near, "ticktext": [number(tick) for tick in near]}
 
 
 def pareto(result: PlanResult) -> Figure:
@@ -193,8 +183,8 @@ def _points(plans: list[Plan], name: str, style: Figure, colour: str, size: int)
     return {
         "type": "scatter", "name": name, **style, "marker": {"size": size, "color": colour},
         "x": [p.tokens_per_s_per_user for p in plans], "y": [p.tokens_per_s_per_gpu for p in plans],
-        "customdata": [[f"{p.gpus} × {gpu_name(p.gpu)}, {instances(p)}, {p.format}", figure(p.tokens_per_s_per_gpu),
-                        figure(p.tokens_per_s_per_user), p.batch] for p in plans],
+        "customdata": [[f"{p.gpus} × {gpu_name(p.gpu)}, {instances(p)}, {p.format}", number(p.tokens_per_s_per_gpu),
+                        number(p.tokens_per_s_per_user), p.batch] for p in plans],
         "hovertemplate": "<b>%{customdata[0]}</b><br>batch %{customdata[3]}<br>%{customdata[1]} tokens/s per GPU, "
                          "%{customdata[2]} tokens/s per user<extra></extra>",
     }  # fmt: skip

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfmodel.page.figures import CAUSE_COLOURS, label, parts, shown_causes
+from perfmodel.page.figures import CAUSE_COLOURS, shown_causes
 from perfmodel.page.parts import block, text
-from perfmodel.report.gap import number, percent
-
-SMALLEST = 0.0005
-"""Share of the time from which a cause is worth a line, as in the terminal."""
+from perfmodel.report.gap import SMALLEST, label, parts
+from perfmodel.report.numbers import number, percent
 
 
 def breakdown(row: dict[str, Any]) -> None:
@@ -20,14 +18,19 @@ def breakdown(row: dict[str, Any]) -> None:
               "causes overlap, so savings do not add up.", "muted")  # fmt: skip
     with block("div", "scroll").props('tabindex=0 role=region aria-label="Breakdown by cause"'), block("table", "causes"):
         with block("thead"), block("tr"):
-            for name, unit in (("Cause", ""), ("Time", "µs"), ("Share", ""), ("", ""), ("Saves", "µs")):
-                with text("th", name, "num" if name in ("Time", "Share", "Saves") else "wide" if not name else "").props("scope=col"):
+            for name, unit, classes in (
+                ("Cause", "", ""),
+                ("Time", "µs", "num"),
+                ("Share", "", "num"),
+                ("", "", "wide"),
+                ("Saves", "µs", "num"),
+            ):
+                with text("th", name, classes).props("scope=col" if name else "aria-hidden=true"):
                     if unit:
                         text("span", unit, "unit")
         with block("tbody"):
             _lines(row)
-    fastest = f"Predicted {number(row['latency_us'])} µs with {row['kernel']}; bound by {row['bound']}."
-    text("p", fastest, "muted")
+    text("p", f"Predicted {number(row['latency_us'])} µs with {row['kernel']}; bound by {row['bound']}.", "muted")
 
 
 def _lines(row: dict[str, Any]) -> None:

@@ -9,13 +9,14 @@ from nicegui import ui
 
 from perfmodel.errors import PerfModelError
 from perfmodel.page import words
-from perfmodel.page.answers import fitted, layer_gap, offers_of, row_at
+from perfmodel.page.answers import fitted, layer_gap, offers_of
 from perfmodel.page.figures import roofline, time_by_cause
 from perfmodel.page.layer_controls import LayerControls
-from perfmodel.page.layer_table import breakdown
+from perfmodel.page.layer_table import breakdown, legend
 from perfmodel.page.parts import Notice, block, button, save_png, text
 from perfmodel.page.state import LayerState
 from perfmodel.page.work import compute
+from perfmodel.report.gap import row_at
 
 if TYPE_CHECKING:
     from perfmodel.page.view import Page
@@ -151,8 +152,6 @@ class LayerView:
         self.page.compared()
 
     def _draw_plots(self, row: dict[str, Any], result: dict[str, Any]) -> None:
-        from perfmodel.page.layer_table import legend
-
         self.bars.update_figure(time_by_cause(result, row["tokens"], shares=self.shares))
         self.bars.props(f'role=img aria-label="Time by cause for each token count; at {row["tokens"]} tokens see the table below"')
         self.roof.update_figure(roofline(result, row["tokens"]))

@@ -56,9 +56,9 @@ def button(label: str, press: Callable[[], Any], *, icon: str | None = None, hin
     return made
 
 
-def table(heads: list[tuple[str, str]], rows: list[list[str]], *, words: int) -> None:
-    """A table of plain cells whose first `words` columns are words and the others figures; it scrolls by itself where it is too wide."""
-    with block("div", "scroll").props('tabindex=0 role=region aria-label="table"'), block("table", "figures"):
+def table(heads: list[tuple[str, str]], rows: list[list[str]], *, label: str, words: int) -> None:
+    """A table of plain cells; the first `words` columns are words and the others figures. It scrolls by itself where it is too wide."""
+    with block("div", "scroll").props(f'tabindex=0 role=region aria-label="{label}"'), block("table", "figures"):
         with block("thead"), block("tr"):
             for place, (name, unit) in enumerate(heads):
                 with text("th", name, "" if place < words else "num").props("scope=col"):

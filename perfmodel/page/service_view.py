@@ -155,7 +155,7 @@ class ServiceView:
                 text("p", line)
         self.plans.clear()
         with self.plans:
-            table(words.plan_heads(result), words.plan_rows(result), words=3)
+            table(words.plan_heads(result), words.plan_rows(result), label="The best plans", words=3)
         self.front.update_figure(pareto(result))
         self.notes.clear()
         with self.notes:

@@ -9,9 +9,8 @@ from typing import Any
 
 from perfmodel.page.state import YOURS, LayerState
 from perfmodel.planning.results import PlanResult
-from perfmodel.report.gap import number, percent
-from perfmodel.report.plan import instances
-from perfmodel.report.plan import number as figure
+from perfmodel.report.numbers import number, percent
+from perfmodel.report.plan import facts, instances
 
 
 def gpu_name(gpu: str, state: LayerState | None = None) -> str:
@@ -77,10 +76,10 @@ def gap_csv(result: dict[str, Any]) -> str:
     causes = [loss["cause"] for loss in result["rows"][0]["losses"]]
     lines: list[list[Any]] = [[*head, *(f"{cause} us" for cause in causes)]]
     for row in result["rows"]:
-        facts = [*(result[name] for name in ("gpu", "model", "format")), row["kernel"], row["tokens"], row["latency_us"],
+        fixed = [*(result[name] for name in ("gpu", "model", "format")), row["kernel"], row["tokens"], row["latency_us"],
                  *row["interval_us"], row["tflops"], result["peak_tflops"], row["bound"], row["arithmetic_intensity"],
                  row["floor_us"], row["ideal_us"]]  # fmt: skip
-        lines.append([*facts, *(loss["us"] for loss in row["losses"])])
+        lines.append([*fixed, *(loss["us"] for loss in row["losses"])])
     return _csv(lines)
 
 
@@ -121,35 +120,23 @@ def plan_headline(result: PlanResult) -> str:
     best = result.plans[0]
     verb = "serves" if best.gpus == 1 else "serve"
     return (
-        f"{best.gpus} {gpu_name(best.gpu)} {verb} {result.model} best: {figure(best.tokens_per_s_per_gpu)} tokens/s per GPU, "
-        f"{figure(best.tpot_ms)} ms a token"
+        f"{best.gpus} {gpu_name(best.gpu)} {verb} {result.model} best: {number(best.tokens_per_s_per_gpu)} tokens/s per GPU, "
+        f"{number(best.tpot_ms)} ms a token"
     )
 
 
 def plan_facts(result: PlanResult) -> list[str]:
-    """What binds the best plan and what would help it."""
-    best = result.plans[0]
-    (low, high), (ttft_low, ttft_high) = best.interval.tokens_per_s_per_gpu, best.interval.ttft_ms
-    lines = [
-        f"{result.searched:,} configurations were searched. 80 % interval of the best: {figure(low)} to {figure(high)} tokens/s per GPU, "
-        f"first token after {figure(ttft_low)} to {figure(ttft_high)} ms."
-    ]
-    if best.binds:
-        lines.append(f"It is bound by {', '.join(best.binds)}.")
-    if best.helps:
-        lines.append("It would gain " + ", ".join(f"{100 * h.gain:+.0f} % from {h.change}" for h in best.helps) + ".")
-    top = sorted(best.step.items(), key=lambda item: -item[1])
-    lines.append("Its decode step: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in top if share >= 0.005) + ".")
-    return lines
+    """What binds the best plan and what would help it, as in the terminal."""
+    return [f"{result.searched:,} configurations were searched.", *facts(result)]
 
 
 def plan_rows(result: PlanResult) -> list[list[str]]:
     """The cells of the table of plans, in the order of PLAN_HEADS."""
     rows = []
     for p in result.plans:
-        cost = "–" if p.cost_per_million_tokens is None else figure(p.cost_per_million_tokens)
+        cost = "–" if p.cost_per_million_tokens is None else number(p.cost_per_million_tokens)
         figures = (p.batch, p.ttft_ms, p.tpot_ms, p.tokens_per_s_per_gpu, p.tokens_per_s_per_user)
-        rows.append([f"{p.gpus} × {gpu_name(p.gpu)}", instances(p), p.format, *map(figure, figures), cost, figure(p.watts_per_gpu)])
+        rows.append([f"{p.gpus} × {gpu_name(p.gpu)}", instances(p), p.format, *map(number, figures), cost, number(p.watts_per_gpu)])
     return rows
 
 

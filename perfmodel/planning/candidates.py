@@ -97,6 +97,7 @@ def build(
     context: float,
     factors: list[list[float]],
     anchored: Sequence[Anchored | None] = (),
+    micro_batches: int = 1,
 ) -> Table:
     """All deployments of (GPU, formats, most GPUs). context: tokens that each sequence may reach; factors, anchored: of each kind."""
     found: list[Deployment] = []
@@ -107,7 +108,7 @@ def build(
         for parallel in parallels(model, gpu, most):
             key = (parallel, forms)
             if key not in made:
-                made[key] = work_of(model, parallel, forms.experts, dense=forms.dense, cache=forms.cache)
+                made[key] = work_of(model, parallel, forms.experts, dense=forms.dense, cache=forms.cache, micro_batches=micro_batches)
             found.append(Deployment(gpu, forms, parallel))
             works.append(made[key])
             rates.append(rate)

@@ -37,10 +37,8 @@ def describe(table: Table, found: Services, setting: Setting) -> list[Plan]:
     steps = _steps(sub, found, setting)
     anchoring = _anchoring(table, found, setting)
     return [
-        _plan(table, found, setting, at, {k: float(v[at]) for k, v in memory.items()}, steps[at]).model_copy(
-            update={"interval": _interval(found, at, spread), "anchored": told}
-        )
-        for at, (spread, told) in enumerate(anchoring)
+        _plan(table, found, setting, at, {k: float(v[at]) for k, v in memory.items()}, steps[at], anchoring[at])
+        for at in range(len(points))
     ]
 
 
@@ -63,7 +61,16 @@ def _steps(sub: Table, found: Services, setting: Setting) -> list[dict[str, floa
     return [{name: float(time[at] / total[at]) for name, time in ops.items()} for at in range(len(points))]
 
 
-def _plan(table: Table, found: Services, setting: Setting, at: int, memory: dict[str, float], step: dict[str, float]) -> Plan:
+def _plan(
+    table: Table,
+    found: Services,
+    setting: Setting,
+    at: int,
+    memory: dict[str, float],
+    step: dict[str, float],
+    anchoring: tuple[Array, Anchoring | None],
+) -> Plan:
+    spread, told = anchoring
     points, request = found.points, setting.request
     row = int(points.decode[at])
     deployment, apart = table.deployments[row], bool(points.disaggregated[at])
@@ -87,7 +94,7 @@ def _plan(table: Table, found: Services, setting: Setting, at: int, memory: dict
         memory_GB=Memory(**{k: v / GB for k, v in memory.items()}, free=(capacity * USABLE - used) / GB, capacity=capacity / GB),
         cost_per_million_tokens=None if hour is None else hour / (tokens * 3600.0) * 1e6, cost_per_hour=hour,
         watts_per_gpu=float(found.watts[at]), power_kW=float(found.power_kW[at]),
-        interval=_interval(found, at, np.ones(2)), step=step,
+        interval=_interval(found, at, spread), anchored=told, step=step,
     )  # fmt: skip
 
 

@@ -54,6 +54,8 @@ class PlanRequest(Strict):
     """Engine that serves; default: what all of them have in common."""
     mode: Mode = "auto"
     """aggregated: the same GPUs run prompts and decode; disaggregated: prompts on instances of their own; auto: both are searched."""
+    micro_batches: Literal[1, 2] = 1
+    """2: two halves of each batch take turns, so that one communicates while the other computes."""
     changes: Changes = ()
     """What-ifs on every GPU, such as "memory.bandwidth_GBps=9600"."""
     anchors: tuple[Anchor, ...] = Field(default=(), max_length=MOST_ANCHORS, strict=False)

@@ -61,7 +61,7 @@ def search(request: PlanRequest) -> PlanResult:
     anchored, said = _anchored(request, model, kinds, dict(zip(map(id, gpus), asked, strict=True)))
     notes += said
     parts = [(k.gpu, form, k.instance) for k, form in zip(kinds, forms, strict=True)]
-    table = build(model, parts, float(request.isl + request.osl), factors, anchored)
+    table = build(model, parts, float(request.isl + request.osl), factors, anchored, request.micro_batches)
     if not (table.most >= 1).any():
         raise no_memory(model, kinds, table)
     found = services(table, _points(table, kinds, setting), setting)

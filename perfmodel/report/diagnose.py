@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfmodel.report.gap import number, percent
+from perfmodel.report.numbers import number, percent
 from perfmodel.units import MB
 
 COLOURS = {"memory": "cyan", "compute": "green", "latency": "red", "unknown": "dim"}

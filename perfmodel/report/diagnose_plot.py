@@ -10,8 +10,8 @@ import numpy as np
 
 from perfmodel.errors import PerfModelError
 from perfmodel.files import write_atomic
-from perfmodel.report.gap import number
 from perfmodel.report.gap_plot import STYLE
+from perfmodel.report.numbers import number
 
 UNITS = {"DRAM": "#2166ac", "L2": "#92c5de", "L1 and shared memory": "#c2a5cf", "SM pipes": "#dfc27d", "tensor pipe": "#1b7837"}
 

@@ -9,12 +9,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from perfmodel.report.numbers import number, percent
 from perfmodel.report.palette import COLOURS, LETTERS
 
 WIDEST, NARROWEST = 40, 10
 """Characters of a bar."""
 TABLE_WIDTH = 70
 """Characters that the other columns of the table take."""
+SMALLEST = 0.0005
+"""Share of the time from which a cause is worth a line."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,20 @@ class Brush:
 
 def render(result: dict[str, Any], console: Console, waterfall: int | None = None) -> None:
     """Print the object of `perfmodel.gap`. `waterfall` picks the token count that is shown cause by cause (default: the middle row)."""
-    rows = result["rows"]
-    row = next((r for r in rows if r["tokens"] == waterfall), rows[len(rows) // 2])
+    rows, row = result["rows"], row_at(result, waterfall)
     brush = Brush(console.color_system in ("256", "truecolor"), max(NARROWEST, min(WIDEST, console.width - TABLE_WIDTH)))
     blank = Text()
-    parts: list[RenderableType] = [_title(result), _table(result, brush), _legend(rows, brush), blank]
-    parts += [_waterfall(row, brush), blank, _reasons(row), blank, _advice(row)]
-    console.print(Group(*parts))
+    drawn: list[RenderableType] = [_title(result), _table(result, brush), _legend(rows, brush), blank]
+    drawn += [_waterfall(row, brush), blank, _reasons(row), blank, _advice(row)]
+    console.print(Group(*drawn))
     for line in result["notes"]:
         console.print(Text(f"note: {line}", style="yellow"))
+
+
+def row_at(result: dict[str, Any], tokens: int | str | None) -> dict[str, Any]:
+    """The row that is explained: the one with so many tokens, else the middle one."""
+    rows: list[dict[str, Any]] = result["rows"]
+    return next((row for row in rows if str(row["tokens"]) == str(tokens)), rows[len(rows) // 2])
 
 
 def subject(result: dict[str, Any]) -> str:
@@ -99,14 +107,20 @@ def _table(result: dict[str, Any], brush: Brush) -> Table:
     return table
 
 
-def _parts(row: dict[str, Any]) -> list[tuple[str, float]]:
+def parts(row: dict[str, Any]) -> list[tuple[str, float]]:
+    """(cause, microseconds) of a row from the ideal time up, in the order of attribution."""
     return [("reached", row["ideal_us"]), *((x["cause"], x["us"]) for x in row["losses"])]
+
+
+def label(cause: str) -> str:
+    """The name of a part of the time."""
+    return "FLOPs at the peak" if cause == "reached" else cause
 
 
 def _bar(row: dict[str, Any], brush: Brush) -> Text:
     """The causes as stretches of one line, rounded so that they fill it."""
     text, done, total = Text(), 0, 0.0
-    for cause, us in _parts(row):
+    for cause, us in parts(row):
         total += us
         end = round(brush.bar * total / row["latency_us"])
         text.append_text(brush.stretch(cause, end - done))
@@ -117,16 +131,16 @@ def _bar(row: dict[str, Any], brush: Brush) -> Text:
 def _legend(rows: list[dict[str, Any]], brush: Brush) -> Text:
     """The causes that take 2 % or more of some row."""
     entries = []
-    for place, (cause, _) in enumerate(_parts(rows[0])):
-        if any(_parts(row)[place][1] >= 0.02 * row["latency_us"] for row in rows):
+    for place, (cause, _) in enumerate(parts(rows[0])):
+        if any(parts(row)[place][1] >= 0.02 * row["latency_us"] for row in rows):
             name = "at the peak" if cause == "reached" else cause
             entries.append(brush.stretch(cause, 1).append(" " + name.replace(" ", "\u00a0"), style=""))
     return Text("   ").join(entries)
 
 
 def _shown(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The losses worth a line: half a thousandth of the latency or more."""
-    return [loss for loss in row["losses"] if loss["us"] >= 0.0005 * row["latency_us"]]
+    """The losses worth a line."""
+    return [loss for loss in row["losses"] if loss["us"] >= SMALLEST * row["latency_us"]]
 
 
 def _waterfall(row: dict[str, Any], brush: Brush) -> Table:
@@ -138,7 +152,7 @@ def _waterfall(row: dict[str, Any], brush: Brush) -> Table:
     table.add_column("", min_width=brush.bar, no_wrap=True)
     table.add_column("without it, less", justify="right", no_wrap=True)
     scale = brush.bar / row["latency_us"]
-    table.add_row("FLOPs at the peak", number(row["ideal_us"]), _step(0.0, row["ideal_us"], scale, "reached", brush), "")
+    table.add_row(label("reached"), number(row["ideal_us"]), _step(0.0, row["ideal_us"], scale, "reached", brush), "")
     done = row["ideal_us"]
     for loss in row["losses"]:
         if loss in _shown(row):
@@ -178,15 +192,3 @@ def _advice(row: dict[str, Any]) -> Table:
     worth = [loss for loss in worst if loss["saves_us"] > 0.01 * row["latency_us"]]
     title = "What would help most (causes overlap: without one alone the layer may gain more, or less, than its share above)"
     return _grid(title, [(loss["cause"], f"up to {number(loss['saves_us'])} us", loss["cure"]) for loss in worth])
-
-
-def number(value: float) -> str:
-    """Three significant digits, thousands separated."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if value >= 0.001 or value == 0 else f"{value:.1g}"
-
-
-def percent(share: float) -> str:
-    """A share in percent, about two significant digits."""
-    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %" if share >= 0.01 else f"{100 * share:.2f} %"

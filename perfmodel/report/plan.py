@@ -9,6 +9,7 @@ from rich.text import Text
 
 from perfmodel.planning.results import Plan, PlanResult
 from perfmodel.planning.services import UNITS, WORDS
+from perfmodel.report.numbers import number
 from perfmodel.serving.anchoring import in_words
 
 
@@ -18,7 +19,7 @@ def render(result: PlanResult, console: Console) -> None:
     console.print(Text(f"{result.model} in {formats}: prompts of {result.isl:,} tokens, answers of {result.osl:,}", style="bold"))
     console.print(Text(f"{result.searched:,} configurations; the best of each GPU and mode, most tokens a GPU first"))
     console.print(_table(result))
-    for line in [*_best(result), *_limits(result)]:
+    for line in facts(result):
         console.print(Text(line))
     for line in result.notes:
         console.print(Text(f"note: {line}", style="yellow"))
@@ -52,6 +53,11 @@ def _ways(side: object) -> str:
     return " ".join(f"{name}{count}" for name, count in counts if name == "tp" or count > 1)
 
 
+def facts(result: PlanResult) -> list[str]:
+    """Sentences on the best plan: its interval, what binds it, what would help it, its step, what the limits cost."""
+    return [*_best(result), *_limits(result)]
+
+
 def _best(result: PlanResult) -> list[str]:
     plan = result.plans[0]
     (low, high), (ttft, tpot) = plan.interval.tokens_per_s_per_gpu, (plan.interval.ttft_ms, plan.interval.tpot_ms)
@@ -76,10 +82,3 @@ def _limits(result: PlanResult) -> list[str]:
         f"({100 * effect.gain:+.0f} %)."
         for effect in result.limits
     ]
-
-
-def number(value: float) -> str:
-    """Three digits, no exponent."""
-    if value >= 99.5:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if value else "0"

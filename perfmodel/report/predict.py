@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfmodel.report.gap import conditions, number, subject
+from perfmodel.report.gap import conditions, subject
+from perfmodel.report.numbers import number
 
 NAME_WIDTH, COLUMN_WIDTH = 19, 12
 

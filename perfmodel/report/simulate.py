@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from perfmodel.report.gap import number, percent
+from perfmodel.report.numbers import number, percent
 from perfmodel.serving.anchoring import Anchoring, in_words
 
 FIGURES = (("ttft_ms", "first token, ms"), ("tpot_ms", "per further token, ms"), ("latency_ms", "whole answer, ms"))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from perfmodel.report.gap import number
+from perfmodel.report.numbers import number
 from perfmodel.serving.anchoring import in_words
 
 if TYPE_CHECKING:

@@ -29,6 +29,10 @@ class Job:
     """Nobody waits for the answer any more."""
     future: Future[Answer] = field(default_factory=Future)
 
+    def start(self) -> bool:
+        """Whether someone still waits for the answer; one that was put back has been started before, and that only once."""
+        return self.alone or self.future.set_running_or_notify_cancel()
+
 
 class Lane:
     """`workers` processes, of which each takes up to `together` jobs at a time; at most `waiting` wait."""
@@ -80,7 +84,7 @@ class Lane:
         for worker in workers:
             worker.kill()
         for job in waiting:
-            if job.future.set_running_or_notify_cancel():
+            if job.start():
                 job.future.set_result(refused(STOPPED))
         for thread in self._threads:
             thread.join(1.0)
@@ -101,7 +105,7 @@ class Lane:
             while not taken and not self._closed:
                 while self._jobs and self._goes_with(taken, self._jobs[0]):
                     job = self._jobs.popleft()
-                    if job.alone or job.future.set_running_or_notify_cancel():
+                    if job.start():
                         taken.append(job)
                 if not taken:
                     self._change.wait()
@@ -122,10 +126,10 @@ class Lane:
         except (OverTimeError, GoneError) as error:
             over = isinstance(error, OverTimeError)
             self._drop(number)
+            if len(jobs) > 1 and self._put_back(jobs):
+                return [None] * len(jobs)
             if self._closed:
                 return [refused(STOPPED)] * len(jobs)
-            if len(jobs) > 1:
-                return self._put_back(jobs)
             reason = "given up, its client has gone" if jobs[0].given_up else "over the time limit" if over else "the process ended"
             self._log(f"{jobs[0].name}: {reason}")
             limit = RefusedError(504, f"not done within {self._limit_s:g} s", "Ask for less, or run the command perfmodel yourself.")
@@ -134,13 +138,16 @@ class Lane:
             self._log(line)
         return list(answers)
 
-    def _put_back(self, jobs: list[Job]) -> list[Answer | None]:
+    def _put_back(self, jobs: list[Job]) -> bool:
+        """Let jobs wait again, before all others; False where the lane is closed, and nobody would take them."""
         with self._change:
+            if self._closed:
+                return False
             for job in reversed(jobs):
                 job.alone = True
                 self._jobs.appendleft(job)
             self._change.notify()
-        return [None] * len(jobs)
+        return True
 
     def _worker(self, number: int, jobs: list[Job]) -> Worker:
         with self._change:

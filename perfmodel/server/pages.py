@@ -36,9 +36,8 @@ def docs_page(openapi: dict[str, Any]) -> str:
     """Every endpoint with its fields, an example to send, and its statuses."""
     parts = [f"<h1>{escape(openapi['info']['title'])} {escape(openapi['info']['version'])}: HTTP API</h1>"]
     parts += [f"<p>{_prose(p)}</p>" for p in openapi["info"].get("description", "").split("\n\n")]
-    parts.append(
-        "<nav>" + "".join(f'<a href="#{path}">{path}</a> ' for path in openapi["paths"]) + '<a href="openapi.json">openapi.json</a></nav>'
-    )
+    links = "".join(f'<a href="#{path}">{path}</a> ' for path in openapi["paths"])
+    parts.append(f'<nav aria-label="Endpoints">{links}<a href="openapi.json">openapi.json</a></nav>')
     for path, methods in openapi["paths"].items():
         parts += [_endpoint(path, method, facts, openapi) for method, facts in methods.items()]
     return _page("perfmodel: HTTP API", "\n".join(parts) + f"<script>{SCRIPT}</script>")
@@ -54,8 +53,10 @@ def _endpoint(path: str, method: str, facts: dict[str, Any], openapi: dict[str, 
     if content:
         lines.append(_fields(content["schema"], openapi))
         first = next(iter(content["examples"].values()))["value"]
-        asked = f'<textarea rows="8">{escape(json.dumps(first, indent=1))}</textarea>'
-    lines.append(f'<form data-path="{path}">{asked}<button>Send</button><pre hidden></pre></form>')
+        label = 'aria-label="Body of the request, JSON" spellcheck="false"'
+        asked = f'<textarea rows="8" {label}>{escape(json.dumps(first, indent=1))}</textarea>'
+    send = f'<button aria-label="Send to {path}">Send</button><pre hidden role="status" tabindex="0"></pre>'
+    lines.append(f'<form data-path="{path}">{asked}{send}</form>')
     statuses = "; ".join(f"{status} {_prose(answer['description'])}" for status, answer in facts["responses"].items())
     return "\n".join(lines) + f"<p><small>{statuses}</small></p>"
 
@@ -89,5 +90,6 @@ def _prose(text: str) -> str:
 
 
 def _page(title: str, body: str) -> str:
-    head = f'<head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head>'
+    meta = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head = f"<head>{meta}<title>{title}</title><style>{STYLE}</style></head>"
     return f'<!doctype html><html lang="en">{head}<body>{body}</body></html>'

@@ -27,9 +27,11 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     408: {"model": Problem, "description": "The body came too slowly."},
     413: {"model": Problem, "description": "The body is too large."},
     422: {"model": Problem, "description": "A mistake in the request: the message of the command, the field, the value and the mend."},
+    500: {"model": Problem, "description": "An error of the server's own, which its log names."},
     503: {"model": Problem, "description": "Too many requests wait already, or the server is stopping: try again later."},
     504: {"model": Problem, "description": "Not done within the time limit: ask for less."},
 }
+FAILURES: dict[int | str, dict[str, Any]] = {status: REFUSALS[status] for status in (500, 503, 504)}
 MISSING: dict[int | str, dict[str, Any]] = {404: {"model": Problem, "description": "No such id; the message names near ones."}}
 
 
@@ -129,7 +131,7 @@ def _add_catalogue(app: FastAPI, backend: Backend) -> None:
 
         app.add_api_route(
             path, endpoint, tags=["catalogue"], summary=summary, name=name, response_class=Response,
-            responses={200: {"model": dict[str, Any], "description": summary}, 503: REFUSALS[503], 504: REFUSALS[504]},
+            responses={200: {"model": dict[str, Any], "description": summary}, **FAILURES},
         )  # fmt: skip
 
     several("/v1/gpus", "gpus", "All bundled GPUs with the source and status of every number")

@@ -15,7 +15,7 @@ from perfmodel.hardware.fields import apply_changes, parse_changes
 from perfmodel.hardware.whatif import consequences
 from perfmodel.report.gpus import gpu_data
 from perfmodel.server.diffs import merged, patched
-from perfmodel.server.inputs import as_file, read_object
+from perfmodel.server.inputs import MOST_CHANGES, as_file, read_object
 from perfmodel.server.problem import Problem, problem_of
 from perfmodel.validated import Strict, explain_all, validate
 
@@ -29,7 +29,7 @@ class SpecRequest(Strict):
     """Id of the bundled GPU that `diff` and `changes` are against."""
     diff: str | dict[str, Any] | None = None
     """A unified diff of the bundled YAML as text, or an object with the fields that differ."""
-    changes: tuple[str, ...] = Field(default=(), strict=False, max_length=64)
+    changes: tuple[str, ...] = Field(default=(), strict=False, max_length=MOST_CHANGES)
     """Further fields, such as "memory.bandwidth_GBps=9600"; peaks that depend on clock, SMs and rate follow."""
 
 

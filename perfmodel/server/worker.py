@@ -20,14 +20,17 @@ class GoneError(Exception):
 
 
 class Worker:
-    """One such process, started at once; `ask` waits for it."""
+    """One such process, started at once; `ask` waits for it. Raises GoneError where the system gives no process, memory or files."""
 
     def __init__(self, nice: int = 0) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
-        self._connection, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other, nice), daemon=True, name="perfmodel worker")
-        self._process.start()
-        other.close()
+        try:
+            self._connection, other = context.Pipe()
+            with other:
+                self._process = context.Process(target=_work, args=(other, nice), daemon=True, name="perfmodel worker")
+                self._process.start()
+        except OSError as error:
+            raise GoneError(str(error)) from error
 
     def ask(self, jobs: list[tuple[str, bytes]], limit_s: float, start_s: float = 300.0) -> tuple[list[Answer], list[str]]:
         """(answers, lines for the log). `start_s` is for imports and compilation, `limit_s` for the jobs.

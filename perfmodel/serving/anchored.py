@@ -23,6 +23,9 @@ from perfmodel.workload import load_model
 from perfmodel.workload.expectation import Array
 from perfmodel.workload.model import ModelSpec
 
+MOST_NAMED = 4
+"""Measurements far from their predictions that notes name one by one."""
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -80,13 +83,15 @@ def _seconds(ms: float | None) -> float:
 
 
 def _notes(mine: Sequence[Anchor], of: dict[str, Posterior]) -> tuple[str, ...]:
-    """A sentence for each measurement that is far from its prediction."""
-    return tuple(
+    """A sentence for each of the first measurements that are far from their predictions, and one for the rest."""
+    found = [
         f"{one.place}: {figure.upper()} is {np.exp(of[figure].residual[at]):.2g} times the predicted one: is it the same service?"
         for figure in FIGURES
         for at, one in enumerate(mine)
         if of[figure].wild[at]
-    )
+    ]
+    more = len(found) - MOST_NAMED
+    return (*found[:MOST_NAMED], *([f"{more} more measured figures are as far from the predicted ones"] if more > 0 else []))
 
 
 def left_out(anchors: Sequence[Anchor], used: Sequence[Anchored | None]) -> list[str]:
@@ -154,6 +159,5 @@ def _at(one: Anchor) -> Iterator[None]:
     try:
         yield
     except PerfModelError as error:
-        if error.file is not None:
-            raise
-        raise PerfModelError(error.problem, file=one.file, line=one.line, field=error.field, value=error.value, mend=error.mend) from error
+        problem = error.problem if error.file is None else f"{error.file}: {error.problem}"
+        raise PerfModelError(problem, file=one.file, line=one.line, field=error.field, value=error.value, mend=error.mend) from error

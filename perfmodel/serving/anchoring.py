@@ -27,6 +27,8 @@ from perfmodel.workload.expectation import Array
 
 FILE = Path(__file__).parent / "anchors.yaml"
 FIGURES = ("ttft", "tpot")
+WILD = 3.0
+"""Spreads beyond which a measurement is taken to be off itself."""
 Flags = NDArray[np.bool_]
 
 
@@ -106,7 +108,14 @@ class Posterior:
     @property
     def wild(self) -> Flags:
         """[m] whether a measurement is further off than three times the spread."""
-        return np.abs(np.nan_to_num(self.residual)) > 3.0 * math.sqrt(self.prior.variance)
+        return np.abs(np.nan_to_num(self.residual)) > WILD * math.sqrt(self.prior.variance)
+
+    @property
+    def _noise(self) -> Array:
+        """[m] variance of each measurement's own: what is beyond WILD is taken for that, so that a wild one is believed the less."""
+        beyond = np.maximum(self.residual**2 - WILD**2 * self.prior.variance, 0.0)
+        result: Array = self.prior.noise**2 + beyond
+        return result
 
     def at(self, same: Flags, load: Array) -> Pull:
         """The pull on n predictions. same: [n, m] which measurements are of the configuration; load: [n, 3]."""
@@ -114,7 +123,7 @@ class Posterior:
         if not known.any():
             return Pull(np.ones(len(load)), np.ones(len(load)))
         own = self.prior.covariance(self.same[np.ix_(known, known)], distances(self.load[known], self.load[known]))
-        solved = np.linalg.inv(own + self.prior.noise**2 * np.eye(len(own)))
+        solved = np.linalg.inv(own + np.diag(self._noise[known]))
         shared = self.prior.covariance(same[:, known], distances(load, self.load[known]))
         shift = shared @ (solved @ self.residual[known])
         left = self.prior.variance - np.sum((shared @ solved) * shared, axis=1)

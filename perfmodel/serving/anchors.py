@@ -52,9 +52,9 @@ class Anchor(Strict):
     prefill_pp: int = Count
     prefill_ep: int = Count
     prefill_dp: int = Count
-    ttft_ms: float | None = Field(default=None, gt=0, le=1e9)
+    ttft_ms: float | None = Field(default=None, ge=1e-3, le=1e9)
     """Measured mean time to the first token."""
-    tpot_ms: float | None = Field(default=None, gt=0, le=1e9)
+    tpot_ms: float | None = Field(default=None, ge=1e-3, le=1e9)
     """Measured mean time for each further token."""
     file: str | None = Field(default=None, exclude=True)
     """Where the row stands, for messages."""
@@ -156,6 +156,8 @@ def _rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _header(path: str | Path, line: int, words: list[str]) -> list[str]:
+    if ";" in words[0]:
+        raise PerfModelError("has semicolons between cells", file=path, line=line, mend="Put commas there, and points into numbers.")
     for at, name in enumerate(words):
         if name not in COLUMNS:
             raise PerfModelError("no such column", file=path, line=line, field=name, mend=did_you_mean(name, COLUMNS, show=20))

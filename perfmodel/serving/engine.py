@@ -74,9 +74,9 @@ class Engine:
     first_us: float = 30000.0
     """From the arrival of a request to its first step, and from its first token to the client."""
     interference: float = 0.8
-    """Share of a prompt's time that running sequences wait for it."""
+    """Share of a prompt's time that running sequences wait for it; fits find 1.0 to 1.2, so that they wait for what goes with it, too."""
     burst: float = 0.15
-    """Share of the requests that arrive together, at the start, and wait for each other's prompts."""
+    """Share of the requests that arrive together, as at the start of a benchmark, and wait for each other's prompts."""
     wait: float = 0.5
     """Of the waiting time of a queue at the prefill instances, of that of a queue with random arrivals and equal prompts twice this."""
     transfer_us: float = 60000.0
@@ -139,8 +139,3 @@ def load_calibration() -> Calibration:
         found.get("backends", {}),
         {mode: {figure: (pair[0], pair[1]) for figure, pair in own.items()} for mode, own in found.get("interval", {}).items()},
     )
-
-
-def load_engine(backend: str | None = None) -> Engine:
-    """The fitted engine, as a backend (trtllm, sglang, vllm) runs it."""
-    return load_calibration().engine_of(backend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfmodel.hardware import GpuSpec
 from perfmodel.hardware.parts import Link, Links
 from perfmodel.hardware.quantity import Quantity
-from perfmodel.ops.collective import fabric
+from perfmodel.ops.fabric import link_domain
 
 NOTHING = Quantity(value=1.0, source="no instance of one GPU uses it", status="derived")
 
@@ -17,7 +17,7 @@ def linked(gpu: GpuSpec) -> bool:
 
 def domain_of(gpu: GpuSpec) -> int:
     """GPUs that a tensor-parallel group may span: those that NVLink joins, or those of a node; 1 without a link."""
-    return max(fabric(gpu).domain, gpu.gpus_per_node) if linked(gpu) else 1
+    return max(link_domain(gpu), gpu.gpus_per_node) if linked(gpu) else 1
 
 
 def network_notes(gpu: GpuSpec, gpus: int) -> tuple[str, ...]:

@@ -56,6 +56,7 @@ class StepResult(Strict):
     dp: PositiveInt
     ep: PositiveInt
     gpus: PositiveInt
+    micro_batches: PositiveInt = 1
     batch: PositiveInt
     """Sequences of the instance that decode, or prompts whose caches are held."""
     context: PositiveInt
@@ -104,6 +105,8 @@ class StepRequest(Strict):
     """Ranks of data-parallel attention."""
     ep: int = Field(default=1, ge=1, lt=2**31)
     """Expert-parallel groups."""
+    micro_batches: Literal[1, 2] = 1
+    """2: two halves of the batch take turns, so that one communicates while the other computes."""
     backend: str | None = None
     """trtllm, sglang or vllm, whose habits then count."""
     changes: Changes = ()
@@ -147,6 +150,7 @@ def predict(
     pp: int = 1,
     dp: int = 1,
     ep: int = 1,
+    micro_batches: Literal[1, 2] = 1,
     backend: str | None = None,
     changes: str | Sequence[str] = (),
     anchors: Sequence[Anchor | Mapping[str, Any]] | str | Path = (),
@@ -172,7 +176,7 @@ def predict_step(r: StepRequest) -> StepResult:
     parallel.check(spec)
     form = serving_format(spec.format, gpu) if r.format is None else r.format
     formats = formats_on(spec, gpu, form, r.cache_format)
-    work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache)
+    work = work_of(spec, parallel, formats.experts, dense=formats.dense, cache=formats.cache, micro_batches=r.micro_batches)
     rates = rates_on(gpu, formats, alone=parallel.gpus == 1)
     calibration = load_calibration()
     engine = calibration.engine_of(r.backend)
@@ -196,7 +200,8 @@ def predict_step(r: StepRequest) -> StepResult:
     tokens = r.batch if r.phase == "decode" else r.context * r.dp  # a prompt on each attention rank
     return StepResult(
         model=spec.id, gpu=gpu.id, phase=r.phase, backend=r.backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
-        tp=r.tp, pp=r.pp, dp=r.dp, ep=r.ep, gpus=parallel.gpus, batch=r.batch, context=r.context, latency_us=seconds / MICROSECOND,
+        tp=r.tp, pp=r.pp, dp=r.dp, ep=r.ep, gpus=parallel.gpus,
+        micro_batches=r.micro_batches, batch=r.batch, context=r.context, latency_us=seconds / MICROSECOND,
         interval_us=(seconds * low / MICROSECOND, seconds * high / MICROSECOND), tokens_per_s_per_gpu=tokens / seconds / parallel.gpus,
         ops=tuple(StepOp(name=name, us=value / MICROSECOND) for name, value in ops.items() if value > 0),
         **_memory(work, gpu, r.batch, r.context), anchored=told, notes=notes if r.phase == "decode" else (*notes, NO_BARE_PROMPTS),

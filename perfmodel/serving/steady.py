@@ -17,7 +17,7 @@ from perfmodel.units import MICROSECOND
 from perfmodel.workload.expectation import Array
 
 ROUNDS = 24
-"""Of the fixed point; it halves its error in each or better."""
+"""Of the fixed point in the sequences that run, and in the prompts that share a step."""
 CROWD_TOKENS = 8192.0
 """Of prompts that share a step where many wait: the engines' usual limit."""
 
@@ -46,10 +46,6 @@ class Steady:
     prefill: Array
     """Seconds of a prompt alone."""
 
-    def requests_per_s(self, load: Load) -> Array:
-        """Answers a second."""
-        return load.clients / (self.ttft + (load.output - 1) * self.tpot)
-
 
 @dataclass(frozen=True)
 class Side:
@@ -66,23 +62,24 @@ def aggregated(work: Work, rates: Rates, engine: Engine, load: Load, most: Array
     """Steady state where the same GPUs run prompts and decode; `most` sequences of an instance fit their memory at a time."""
     context = load.cached + load.prompt + load.output / 2
     prefill = prompt_time(work, rates, engine, load)
-    crowd = crowded_time(work, rates, engine, load)
-    running = np.minimum(load.clients, most)
-    ttft, tpot, sharing = prefill, np.zeros_like(prefill), np.ones_like(prefill)
+    burst = engine.burst * 0.5 * load.clients * crowded_time(work, rates, engine, load) / work.dp
+    fixed, each = engine.first_us * MICROSECOND + prefill + burst, 0.5 + _queue(load, most, 1.0)  # TTFT = fixed + each TPOT
+    others = np.maximum(load.clients - 1, 0.0)
+    waits = engine.interference * (1.0 - 0.5 * np.minimum(engine.burst, 1.0)) * others
+    running, sharing = np.minimum(load.clients, most), np.ones_like(prefill)
+    ttft, tpot = prefill, np.zeros_like(prefill)
     for _ in range(ROUNDS):
         a_rank = np.maximum(running / work.dp, np.minimum(running, 1.0))
         alone = step_time(work, rates, engine, decode(a_rank, context))
         mixed = step_time(work, rates, engine, Batch(a_rank, context, load.prompt * sharing, load.cached, sharing))
         added = np.maximum(mixed - alone, 0.0) / sharing / work.dp  # prompts of several attention ranks run side by side
-        rate = np.maximum(load.clients - 1, 0.0) / (ttft + load.output * np.maximum(tpot, alone))
-        sharing = 0.5 * (sharing + np.clip(rate / work.dp * mixed, 1.0, most_sharing(work, load)))
-        busy = np.minimum(engine.interference * (1.0 - 0.5 * np.minimum(engine.burst, 1.0)) * rate * added, 0.9)
-        new_tpot = alone / (1.0 - busy)
-        tpot = np.where(tpot > 0, 0.5 * (tpot + new_tpot), new_tpot)
-        queue = _queue(load, most, tpot)
-        first = engine.burst * 0.5 * load.clients * crowd / work.dp
-        ttft = engine.first_us * MICROSECOND + prefill + tpot / 2 + first + queue
-        wanted = load.clients * load.output * tpot / (ttft + load.output * tpot)
+        # TPOT = alone / (1 - waits added / (TTFT + output TPOT)), for TPOT
+        whole = load.output + each
+        tpot = _root(whole, fixed - waits * added - alone * whole, -alone * fixed)
+        ttft = fixed + each * tpot
+        latency = ttft + load.output * tpot
+        sharing = 0.5 * (sharing + np.clip(others / latency / work.dp * mixed, 1.0, most_sharing(work, load)))
+        wanted = load.clients * load.output * tpot / latency
         running = 0.5 * (running + np.clip(wanted, np.minimum(load.clients, 1.0), most))
     return Steady(ttft, tpot, running, prefill)
 
@@ -91,29 +88,36 @@ def disaggregated(prefill: Side, decoding: Side, engine: Engine, load: Load) -> 
     """Steady state where some instances run prompts and hand their caches to others that decode; figures of all of them together."""
     context = load.cached + load.prompt + load.output / 2
     alone = prompt_time(prefill.work, prefill.rates, engine, load)
-    crowd = crowded_time(prefill.work, prefill.rates, engine, load)
     servers = prefill.instances * prefill.work.dp
+    a_prompt = crowded_time(prefill.work, prefill.rates, engine, load) / servers
+    burst = engine.burst * 0.5 * load.clients * a_prompt
+    before = (engine.first_us + engine.transfer_us) * MICROSECOND + alone + burst
     most = decoding.most * decoding.instances
-    running, ttft = np.minimum(load.clients, most), alone
-    tpot = np.zeros_like(alone)
+    together = np.maximum(load.clients - 1, 0.0) * a_prompt
+    running = np.minimum(load.clients, most)
+    ttft, tpot = alone, np.zeros_like(alone)
     for _ in range(ROUNDS):
         an_instance = running / decoding.instances
         a_rank = np.maximum(an_instance / decoding.work.dp, np.minimum(an_instance, 1.0))
         tpot = step_time(decoding.work, decoding.rates, engine, decode(a_rank, context))
-        rate = np.maximum(load.clients - 1, 0.0) / (ttft + load.output * tpot)
-        busy = np.minimum(rate * alone / servers, 0.98)
-        waiting = np.minimum(engine.wait * busy / (1.0 - busy), load.clients) * alone / servers
-        first = engine.burst * 0.5 * load.clients * crowd / servers
-        before = (engine.first_us + engine.transfer_us) * MICROSECOND
-        ttft = 0.5 * (ttft + before + alone + tpot + waiting + first + _queue(load, most, tpot))
-        wanted = load.clients * load.output * tpot / (ttft + load.output * tpot)
-        running = 0.5 * (running + np.minimum(wanted, most))
+        # latency = calm + wait busy / (1 - busy) a_prompt with busy = together / latency, for the latency
+        calm = before + tpot + _queue(load, most, tpot) + load.output * tpot
+        latency = _root(1.0, -(calm + together), together * (calm - engine.wait * a_prompt))
+        ttft = latency - load.output * tpot
+        running = 0.5 * (running + np.minimum(load.clients * load.output * tpot / latency, most))
     return Steady(ttft, tpot, running, alone)
 
 
-def _queue(load: Load, most: Array, tpot: Array) -> Array:
+def _root(a: Array | float, b: Array, c: Array) -> Array:
+    """The larger x with a x^2 + b x + c = 0."""
+    result: Array = (np.sqrt(np.maximum(b * b - 4.0 * a * c, 0.0)) - b) / (2.0 * a)
+    return result
+
+
+def _queue(load: Load, most: Array, tpot: Array | float) -> Array:
     """Seconds that a request waits because the cache is full: those beyond `most` are served one after the other."""
-    return np.maximum(load.clients - most, 0.0) * load.output * tpot / np.maximum(most, 1.0)
+    result: Array = np.maximum(load.clients - most, 0.0) * load.output * tpot / np.maximum(most, 1.0)
+    return result
 
 
 def prompt_time(work: Work, rates: Rates, engine: Engine, load: Load) -> Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from perfmodel.formats import get_format
 from perfmodel.hardware import GpuSpec
-from perfmodel.ops.collective import fabric
+from perfmodel.ops.fabric import link_bandwidth, link_domain
 from perfmodel.serving.engine import Engine
 from perfmodel.serving.work import Work
 from perfmodel.units import MICROSECOND
@@ -55,11 +55,10 @@ def rates_of(gpu: GpuSpec, form: str, dense: str | None = None) -> Rates:
     """The rates of a GPU in these formats. Raises PerfModelError where it lacks the units."""
     expert, other = (get_format(name).math_type(gpu.math_types) for name in (form, dense or form))
     sixteen = "bf16" if "bf16" in gpu.math_types else "fp16"
-    wires = fabric(gpu)
-    near = gpu.nvlink_bandwidth or gpu.pcie_bandwidth or wires.near.bandwidth
+    near = link_bandwidth(gpu)
     values = (
         gpu.dram_bandwidth, gpu.peak_flops(other), gpu.peak_flops(expert), gpu.peak_flops(sixteen), float(other == "fp4"),
-        float(expert == "fp4"), near, gpu.network_bandwidth or near, float(wires.domain),
+        float(expert == "fp4"), near, gpu.network_bandwidth or near, float(link_domain(gpu)),
         float(get_format(form).execution(gpu.architecture) == "dequantised"), float(gpu.architecture.startswith("blackwell")),
     )  # fmt: skip
     return Rates(*(np.array([value]) for value in values))
@@ -87,6 +86,10 @@ class Batch:
         """Tokens that pass the layers."""
         return self.sequences + self.prompt
 
+    def split(self, parts: Array) -> Batch:
+        """One of `parts` equal ones."""
+        return Batch(self.sequences / parts, self.context, self.prompt / parts, self.past, self.prompts / parts)
+
 
 def decode(sequences: Array, context: Array) -> Batch:
     """A step without a prompt."""
@@ -95,7 +98,22 @@ def decode(sequences: Array, context: Array) -> Batch:
 
 
 def step_ops(work: Work, rates: Rates, engine: Engine, batch: Batch) -> dict[str, Array]:
-    """Seconds of each of OPS on the way of a token through all stages of the pipeline; they follow each other."""
+    """Seconds of each of OPS on the way of a token through all stages of the pipeline; they follow each other.
+
+    Micro-batches take turns: each reads the weights and launches the layers anew, and communicates while the others compute. What is left
+    of communication is that of the first part of the first layer, which has nothing to hide behind, and what is longer than all else.
+    """
+    parts = work.micro_batches
+    ops = {name: parts * time for name, time in _ops(work, rates, engine, batch.split(parts)).items()}
+    ops["overhead"] = ops["overhead"] - (parts - 1.0) * engine.step_us * MICROSECOND
+    others: Array = np.sum([time for name, time in ops.items() if name != "communication"], axis=0)
+    first = ops["communication"] / (parts * work.layers)
+    left = np.maximum(ops["communication"] - others, first)
+    return {**ops, "communication": np.where(parts > 1, left, ops["communication"])}
+
+
+def _ops(work: Work, rates: Rates, engine: Engine, batch: Batch) -> dict[str, Array]:
+    """Seconds of each of OPS of one batch alone."""
     tokens = batch.tokens
     share = np.where(rates.dense_fp4 > 0, engine.tensor_fp4, engine.tensor) * np.where(rates.blackwell > 0, engine.blackwell_tensor, 1.0)
     streaming = rates.bandwidth * engine.bandwidth * np.where(rates.dense_fp4 > 0, engine.fp4, 1.0)

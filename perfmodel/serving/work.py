@@ -75,6 +75,8 @@ class Work:
     pp: Array
     dp: Array
     ep: Array
+    micro_batches: Array
+    """Parts of a batch that take turns, so that one computes while another communicates; 1 where nothing overlaps."""
     read: Array
     decode_flops: Array
     prefill_flops: Array
@@ -100,10 +102,13 @@ class Work:
 SPAN_FIELDS = tuple(f.name for f in fields(Span))
 
 
-def work_of(model: ModelSpec, parallel: Parallel, form: str, *, dense: str | None = None, cache: str = "bf16") -> Work:
+def work_of(
+    model: ModelSpec, parallel: Parallel, form: str, *, dense: str | None = None, cache: str = "bf16", micro_batches: int = 1
+) -> Work:
     """The work of a model, of which the experts (all linear layers without) are stored in format `form`, the others in `dense`.
 
-    cache: format of the keys and values. Raises PerfModelError for formats that do not exist.
+    cache: format of the keys and values. micro_batches: parts of a batch that take turns.
+    Raises PerfModelError for formats that do not exist.
     """
     others, experts = get_format(dense or form), get_format(form)
     spans = [span for block in model.attention for span in _spans(block, parallel.tp, get_format(cache).activations.bits / 8)]
@@ -126,7 +131,7 @@ def work_of(model: ModelSpec, parallel: Parallel, form: str, *, dense: str | Non
         state_bytes=_float(sum(_state(block) for block in model.attention) * STATE_BYTES / parallel.tp),
         state_flops=_float(sum(6.0 * _state(block) for block in model.attention) / parallel.tp),
         tp=_float(parallel.tp), pp=_float(parallel.pp), dp=_float(parallel.dp), ep=_float(parallel.ep),
-        **columns,
+        micro_batches=_float(micro_batches), **columns,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfmodel.errors import PerfModelError
 from perfmodel.hardware import GpuSpec
-from perfmodel.ops.collective import fabric
+from perfmodel.ops.fabric import link_domain
 from perfmodel.serving.deployment import check_backend, formats_on, rates_on, words_of
 from perfmodel.serving.engine import load_calibration
 from perfmodel.serving.links import linked
@@ -79,7 +79,7 @@ def _asked(request: SimulationRequest, model: ModelSpec, gpu: GpuSpec, form: str
 
 def plausible(model: ModelSpec, gpu: GpuSpec, form: str, gpus: int) -> Parallel:
     """The widest tensor parallelism within the GPUs that a link joins, and as few pipeline stages of it as hold the weights."""
-    domain = min(fabric(gpu).domain, gpus) if linked(gpu) else 1
+    domain = min(link_domain(gpu), gpus) if linked(gpu) else 1
     widths = [tp for tp in range(domain, 0, -1) if gpus % tp == 0 and allowed(Parallel(tp=tp), model)]
     tp = widths[0] if widths else 1
     depths = [pp for pp in range(1, min(gpus // tp, model.layers) + 1) if gpus % (tp * pp) == 0]

@@ -18,16 +18,10 @@ from perfmodel.validation.serving.fit import chosen_rows, fit_serving
 from perfmodel.validation.serving.flags import flag_services
 from perfmodel.validation.serving.predict import Services
 from perfmodel.validation.serving.rows import Service, read_services
-from perfmodel.validation.serving.validate import SCHEMA, ServingValidation, edges_of, predict_services
+from perfmodel.validation.serving.validate import SCHEMA, ServingValidation, by_groups, edges_of, errors, predict_services
 
 ENOUGH = 4
 """Rows of a configuration that may have anchors, so that one is left beside three."""
-GROUPS = {
-    "format": ("precision", ("bf16", "fp8", "fp4", "int4")),
-    "mode": ("mode", ("aggregated", "disaggregated")),
-    "backend": ("backend", ("sglang", "trtllm", "vllm")),
-}
-"""Of the summary: a field of the rows, and its values."""
 FOLDS = 5
 """Of the fitted configurations, each predicted by a fit without it."""
 CALM = {"ttft": 0.9, "tpot": 0.4}
@@ -53,20 +47,15 @@ class AnchoredValidation:
 
     def summary(self) -> dict[str, Any]:
         """The JSON object of `validate serving --anchors`."""
-        rows, everything = self.held.services.rows, np.ones(len(self.held.flags), bool)
-        by = {
-            f"by_{word}": {name: self._score(np.array([getattr(row, field) == name for row in rows])) for name in names}
-            for word, (field, names) in GROUPS.items()
-        }
         return {
             "schema": SCHEMA,
             "target": "serving",
             "anchors": self.anchors,
             "configurations": self.configurations,
             "calibration": {"fraction_used": self.held.share, "rows": int(self.held.used.sum())},
-            "overall": self._score(everything),
+            "overall": self._score(np.ones(len(self.held.flags), bool)),
             "not_fitted": self._score(~self.held.used),
-            **by,
+            **by_groups(self.held.services.rows, self._score),
         }
 
     def _score(self, chosen: Mask) -> dict[str, Any]:
@@ -76,8 +65,8 @@ class AnchoredValidation:
         out: dict[str, Any] = {"n": int(chosen.sum()), "scored": len(at)}
         for figure in FIGURES:
             measured, edges = getattr(self.held.services, figure)[at], edges_of(self.held.services.rows, figure)[:, at]
-            plain = _errors(getattr(self.held, figure)[at], measured, edges, np.ones(len(at)))
-            out[figure] = _errors(self.predicted[figure][mine], measured, edges, self.left[figure][mine]) | {"plain": plain}
+            plain = errors(getattr(self.held, figure)[at], measured, edges)
+            out[figure] = errors(self.predicted[figure][mine], measured, edges ** self.left[figure][mine]) | {"plain": plain}
         return out
 
 
@@ -123,14 +112,6 @@ def loads(services: Services, at: Integers) -> Floats:
     """[n, 3] as `load_of`, by mean lengths."""
     load = services.load
     return load_of(load.clients[at], load.prompt[at] + load.output[at] / 2, load.prompt[at])
-
-
-def _errors(predicted: Floats, measured: Floats, interval: Floats, left: Floats) -> dict[str, float | None]:
-    if not len(measured):
-        return dict.fromkeys(("median_ape", "mape", "coverage80"))
-    size, ratio = np.abs(predicted / measured - 1.0), measured / predicted
-    within = (ratio >= interval[0] ** left) & (ratio <= interval[1] ** left)
-    return {"median_ape": float(np.median(size)), "mape": float(size.mean()), "coverage80": float(within.mean())}
 
 
 def fit_priors(heard: Callable[[str], None]) -> tuple[dict[str, Prior], int]:

@@ -47,7 +47,7 @@ def chosen_rows(services: Sequence[Service], usable: Mask) -> Mask:
     families: dict[tuple[str, ...], list[Configuration]] = {}
     for one, good in zip(services, usable, strict=True):
         if good:
-            families.setdefault((one.mode, one.backend, one.model, one.precision, one.gpu), []).append(one.configuration)
+            families.setdefault(one.family, []).append(one.configuration)
     several = [sorted(set(found), key=repr) for found in families.values() if len(found) >= LEAST_ROWS]
     fitted = {found[len(found) // 2] for found in several if len(found) > 1}
     return np.array([good and one.configuration in fitted for one, good in zip(services, usable, strict=True)], bool)

@@ -63,6 +63,11 @@ class Service:
         )  # fmt: skip
 
     @property
+    def family(self) -> tuple[str, ...]:
+        """What configurations of one kind have in common: model, GPU, backend, precision, mode."""
+        return self.model, self.gpu, self.backend, self.precision, self.mode
+
+    @property
     def words(self) -> dict[str, str]:
         """What offsets know a service by."""
         return {

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from perfmodel.serving.anchoring import FIGURES
 from perfmodel.serving.engine import Calibration, load_calibration
 from perfmodel.validation.measurements import Floats, Integers, Mask
 from perfmodel.validation.serving.fit import apply_offsets, chosen_rows, fit_serving
@@ -21,7 +22,12 @@ FOLDS = 10
 """Of pairs of model and GPU; each fold is predicted by a fit without it."""
 FOLD_ROUNDS = 2
 """Of a fold's fit: a third changes little, and folds are many."""
-FIGURES = ("ttft", "tpot")
+GROUPS = {
+    "format": ("precision", ("bf16", "fp8", "fp4", "int4")),
+    "mode": ("mode", ("aggregated", "disaggregated")),
+    "backend": ("backend", ("sglang", "trtllm", "vllm")),
+}
+"""Of a summary: a field of the rows, and its values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +49,14 @@ class ServingValidation:
 
     def summary(self) -> dict[str, Any]:
         """The JSON object of `validate serving`."""
-        rows, everything = self.services.rows, np.ones(len(self.flags), bool)
-        precisions = np.array([row.precision for row in rows])
-        families = [(row.model, row.gpu, row.backend, row.precision, row.mode) for row in rows]
+        families = [row.family for row in self.services.rows]
         return {
             "schema": SCHEMA,
             "target": "serving",
             "calibration": {"fraction_used": self.share, "rows": int(self.used.sum())},
-            "overall": self._score(everything),
+            "overall": self._score(np.ones(len(self.flags), bool)),
             "not_fitted": self._score(~self.used),
-            "by_format": {name: self._score(precisions == name) for name in ("bf16", "fp8", "fp4", "int4")},
-            "by_mode": {name: self._score(np.array([row.mode == name for row in rows])) for name in ("aggregated", "disaggregated")},
-            "by_backend": {name: self._score(np.array([row.backend == name for row in rows])) for name in ("sglang", "trtllm", "vllm")},
+            **by_groups(self.services.rows, self._score),
             "families": [
                 dict(zip(("model", "gpu", "backend", "precision", "mode"), family, strict=True))
                 | self._score(np.array([one == family for one in families]))
@@ -69,7 +71,7 @@ class ServingValidation:
         out: dict[str, Any] = {"n": int(chosen.sum()), "scored": int(counted.sum()), "flagged_by": dict(sorted(reasons.items()))}
         measured = {"ttft": self.services.ttft, "tpot": self.services.tpot}
         return out | {
-            figure: _errors(getattr(self, figure)[counted], measured[figure][counted], edges_of(self.services.rows, figure)[:, counted])
+            figure: errors(getattr(self, figure)[counted], measured[figure][counted], edges_of(self.services.rows, figure)[:, counted])
             for figure in FIGURES
         }
 
@@ -138,7 +140,16 @@ def edges_of(rows: Sequence[Service], figure: str) -> Floats:
     return np.array([interval.get(row.mode, {}).get(figure, none) for row in rows], float).reshape(-1, 2).T
 
 
-def _errors(predicted: Floats, measured: Floats, edges: Floats) -> dict[str, float | None]:
+def by_groups(rows: Sequence[Service], score: Callable[[Mask], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`by_format` and so on: the scores of the rows [n] of each of GROUPS."""
+    return {
+        f"by_{word}": {name: score(np.array([getattr(row, field) == name for row in rows], bool)) for name in names}
+        for word, (field, names) in GROUPS.items()
+    }
+
+
+def errors(predicted: Floats, measured: Floats, edges: Floats) -> dict[str, float | None]:
+    """Of predictions [n]; edges [2, n]: factors over them between which 80 % of the measurements should lie."""
     if not len(measured):
         return dict.fromkeys(("median_ape", "mape", "p90_ape", "bias", "coverage80"))
     low, high = edges

@@ -2,69 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-
 import numpy as np
-from pydantic import Field
 
 from perfmodel.errors import PerfModelError
-from perfmodel.files import load_yaml
-from perfmodel.hardware import GpuSpec
 from perfmodel.ops.activation import BF16
-from perfmodel.units import MICROSECOND
-from perfmodel.validated import Strict, validate
+from perfmodel.ops.fabric import Fabric
 from perfmodel.workload.expectation import Array
-
-FILE = Path(__file__).parent / "links.yaml"
-
-
-class LinkKind(Strict):
-    """Latency and efficiency of collectives over one kind of link, with source."""
-
-    latency_us: float = Field(ge=0)
-    efficiency: float = Field(gt=0, le=1)
-    status: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Wire:
-    """A link as collectives see it, SI."""
-
-    bandwidth: float
-    latency: float
-
-
-@dataclass(frozen=True)
-class Fabric:
-    """The wires of a GPU: `near` within the NVLink domain (PCIe without NVLink), `far` beyond it."""
-
-    near: Wire
-    far: Wire | None
-    domain: int
-
-
-@lru_cache(maxsize=1)
-def _kinds() -> dict[str, LinkKind]:
-    return {name: validate(LinkKind, fields, file=FILE) for name, fields in load_yaml(FILE).items()}
-
-
-def fabric(gpu: GpuSpec) -> Fabric:
-    """The wires of a GPU. Raises PerfModelError where its file names no link at all."""
-    near = _wire("nvlink", gpu.nvlink_bandwidth) or _wire("pcie", gpu.pcie_bandwidth)
-    if near is None:
-        raise PerfModelError(f"{gpu.id} names no link", field="links", mend="Add links.nvlink or links.pcie, or leave communication out.")
-    domain = gpu.nvlink_domain if gpu.nvlink_bandwidth else gpu.gpus_per_node
-    return Fabric(near, _wire("network", gpu.network_bandwidth), domain)
-
-
-def _wire(kind: str, bandwidth: float | None) -> Wire | None:
-    if bandwidth is None:
-        return None
-    facts = _kinds()[kind]
-    return Wire(bandwidth * facts.efficiency, facts.latency_us * MICROSECOND)
 
 
 def exchange_time(bytes_: Array, ranks: Array, domain: Array, wires: Fabric) -> Array:
