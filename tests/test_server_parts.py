@@ -200,6 +200,25 @@ def test_connections_that_bring_no_request_are_closed_and_others_are_not():
     assert found.over(connections[1:], 100.0 + 2 * REQUEST_S) == [connections[1]]
 
 
+def test_several_threads_may_end_a_process():
+    worker, closed = Worker(), []
+    close = worker._connection.close
+
+    def slowly():
+        time.sleep(0.05)
+        close()
+        closed.append(1)
+
+    worker._connection.close = slowly
+    threads = [threading.Thread(target=worker.kill) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert closed == [1]
+    assert not worker.alive()
+
+
 def test_a_process_that_cannot_be_started_is_gone(monkeypatch):
     def full(self):
         raise OSError(24, "Too many open files")
