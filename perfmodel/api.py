@@ -68,7 +68,7 @@ def gaps(request: GapRequest, tokens: Sequence[Sequence[int]]) -> list[dict[str,
     peak = None if r.against is None else r.against * TFLOPS
     parts = gap_rows(scenario, layer_rows(layer_columns(layer, counts, r.ep, r.tp), gated=layer.gated), peak)
     rows = _rows(scenario, counts, parts, peak)
-    notes = _warnings(scenario, spec, layer, r.ep, r.tp)
+    notes = [*_warnings(scenario, spec, layer, r.ep, r.tp), *_measured_elsewhere(scenario, parts)]
     if r.format is None and spec.format is None and spec.layers > 1:
         notes.append(f"the format of the weights is not known: {scenario.format.id} is assumed (--format names another)")
     asked = {name: getattr(r, name) for name in ("ep", "tp", "launch", "comm", "clock", "placement", "redundant")}
@@ -174,6 +174,17 @@ def _as_object(scenario: Scenario, spec: ModelSpec, layer: MoeLayer, rows: list[
     }
 
 
+def _measured_elsewhere(scenario: Scenario, parts: list[GapRows]) -> list[str]:
+    """Kernels whose numbers come from other GPUs of this architecture."""
+    gpu = scenario.gpu
+    fits = {part.profile.id: part.profile.fit(gpu.architecture, scenario.format.id) for part in parts}
+    return [
+        f"{name} was measured on {', '.join(fit.provenance.gpus or ())} only: on {gpu.id} it is estimated, with a wider interval"
+        for name, fit in fits.items()
+        if fit.elsewhere(gpu.id)
+    ]
+
+
 def _row(f: Facts) -> dict[str, Any]:
     """One row of the JSON: microseconds, TFLOPS, bytes."""
     part, layer = f.rows, f.rows.layer
@@ -187,7 +198,7 @@ def _row(f: Facts) -> dict[str, Any]:
     machine, weights = layer.machine, f.number(layer.weights)
     return {
         "kernel": part.profile.id,
-        "kernel_status": part.profile.fit(f.scenario.gpu.architecture, f.scenario.format.id).provenance.status,
+        "kernel_status": part.profile.fit(f.scenario.gpu.architecture, f.scenario.format.id).status_on(f.scenario.gpu.id),
         "latency_us": latency,
         "interval_us": [us(part.low), us(part.high)],
         "flops": flops,

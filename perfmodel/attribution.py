@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 
 from perfmodel.causes import IDEAL, NAMES, NOT_NATIVE, ON, Causes
 from perfmodel.errors import PerfModelError
 from perfmodel.moe_layer import OPS, Layer, LayerRows, layer_ops, layer_time
-from perfmodel.profiles import Interval, Profile
+from perfmodel.profiles import Profile
+from perfmodel.profiles.profile import Bound
 from perfmodel.scenario import Scenario, row_slice
 from perfmodel.units import TFLOPS
 from perfmodel.workload.expectation import Array
@@ -129,7 +131,8 @@ def _one_profile(scenario: Scenario, profile: Profile, rows: LayerRows, index: n
 def interval(scenario: Scenario, profile: Profile, latency: Array, floor: Array, bound: Sequence[str] | np.ndarray) -> tuple[Array, Array]:
     """80 % interval in seconds: the fit's factors for what bounds each row, never under the floor."""
     fit = profile.fit(scenario.gpu.architecture, scenario.format.id)
-    factors: list[Interval] = [fit.intervals.get(str(b), fit.interval) for b in bound]  # type: ignore[call-overload]
+    known = {b: fit.interval_on(scenario.gpu.id, b) for b in get_args(Bound)}
+    factors = [known[str(b)] for b in bound]
     low = np.maximum(latency * np.array([f.low for f in factors]), np.minimum(floor, latency))
     return low, latency * np.array([f.high for f in factors])
 

@@ -67,6 +67,12 @@ def blocks_of(text: str) -> list[Block]:
     return found
 
 
+def table_commands(text: str) -> list[str]:
+    """The commands of perfmodel in the tables of a page, whole lines between backticks. `serve` does not end by itself: it is left out."""
+    cells = (cell for line in text.splitlines() if line.startswith("|") for cell in re.findall(r"`(perfmodel [^`]+)`", line))
+    return [cell for cell in cells if cell.split()[1] != "serve"]
+
+
 class Reader:
     """Runs the blocks of one page in the folder where it stands; variables of Python and files stay from block to block."""
 

@@ -278,6 +278,7 @@ def test_a_file_of_the_user(tmp_path):
         "gpu,kernel,format,experts,n,k,tokens_per_expert,latency_us\nh200,torch-grouped-mm,bf16,16,4096,7168,16,317\n"
     )
     shown = run("compare", "mine.csv", cwd=tmp_path).stdout
+    assert " rows scored: median error " in run("compare", "mine.csv", "--html", "mine.html", cwd=tmp_path).stdout
     assert "Checks on the measurements: 0 of 1 rows" in shown
     for arguments in (("mine.csv", "--store", "x"), ("tables", "--rows", "x"), ("runs", "--html", "x.pdf"), ("nothing.csv",)):
         assert run("compare", *arguments, cwd=tmp_path).returncode == 2

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from doc_blocks import OPEN, ROOT, Block, Reader, blocks_of, matched, pages
+from doc_blocks import OPEN, ROOT, Block, Reader, blocks_of, matched, pages, table_commands
 
 SET_UP = "bash"
 """Blocks of set-up commands in the README, which .ci/run runs."""
@@ -35,6 +35,13 @@ def test_page(path, tmp_path, monkeypatch):
             raise AssertionError(f"{path.name}:{block.line}: {error}") from error
         if now is not None:
             assert block.text == now, f"{path.name}:{block.line}: prints something else now; make docs-output renews it"
+
+
+@pytest.mark.parametrize("command", table_commands((ROOT / "README.md").read_text()))
+def test_command_of_the_readmes_table(command, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")  # so that what a command writes does not end up in the checkout
+    monkeypatch.chdir(tmp_path)
+    Reader().run_sh(command)
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.stem)
@@ -73,6 +80,10 @@ a: 1
             Block(9, "yaml", "x.yaml", "a: 1", None),
             Block(14, "python", None, "if 1:\n    2", None),
         ]
+
+    def test_commands_in_tables_are_found(self):
+        page = "`perfmodel gpus`\n| a | b |\n| --- | --- |\n| x | `perfmodel gap x`, `perfmodel serve`, `pip` | `perfmodel formats` |\n"
+        assert table_commands(page) == ["perfmodel gap x", "perfmodel formats"]
 
     def test_a_fence_that_is_never_closed_is_said(self):
         with pytest.raises(ValueError, match="line 2"):

@@ -231,7 +231,7 @@ def test_frozen_and_hashable(gpu):
         gpu.memory.type = "HBM9"
 
 
-@pytest.mark.parametrize("name", ["b20", "B200", "h1000", "", "nothing-like-it"])
+@pytest.mark.parametrize("name", ["b20", "B201", "h1000", "", "nothing-like-it"])
 def test_unknown_ids_get_a_suggestion(name):
     with pytest.raises(PerfModelError, match=r"Did you mean|Choose from"):
         load_gpu(name)
@@ -249,3 +249,10 @@ def test_a_file_anywhere_works_as_an_id_does(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("mine.yaml", tmp_path / "mine.yaml", str(tmp_path / "mine.yaml"), "./mine.yaml", "plain"):
         assert load_gpu(name) == load_gpu("b200")
+
+
+def test_ids_ignore_case_and_files_of_that_name_do_not(tmp_path, monkeypatch):
+    assert find_gpu("B200") == find_gpu("b200")
+    monkeypatch.chdir(tmp_path)
+    Path("B200").write_text(find_gpu("h200").read_text())
+    assert load_gpu("B200").id == "h200"

@@ -107,7 +107,7 @@ def test_unknown_id_names_the_nearest() -> None:
         load_model("gpt-os-20b")
 
 
-@pytest.mark.parametrize("name", ["", " ", "deepseek-v3.yaml", "..", "DEEPSEEK-V3", "x" * 5000, "a\0b", "\n"])
+@pytest.mark.parametrize("name", ["", " ", "deepseek-v3.yaml", "..", "DEEPSEEK-V33", "x" * 5000, "a\0b", "\n"])
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(PerfModelError):
         load_model(name)
@@ -222,3 +222,12 @@ def test_laws_of_counting(inter: int, experts: int, topk: int, shared: int, laye
     assert wider.params_total - model.params_total == layers * (experts + shared) * 3 * 8 * inter
     everyone = _model(moe=moe.model_copy(update={"topk": experts}), moe_layers=layers)
     assert everyone.params_active == everyone.params_total - 80
+
+
+@pytest.mark.parametrize("word", ["GPT-OSS-20b", "openai/gpt-oss-20b", "OpenAI/GPT-OSS-20B"])
+def test_ids_of_hugging_face_and_of_any_case_name_bundled_models(word, tmp_path, monkeypatch):
+    assert load_model(word).id == "gpt-oss-20b"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / word).mkdir(parents=True)
+    with pytest.raises(PerfModelError, match="folder without"):  # a folder that is there is meant
+        load_model(word)

@@ -103,3 +103,16 @@ def _env():
     import os
 
     return os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def test_what_ifs_are_named_in_tables(run):
+    change = ("--set", "memory.bandwidth_GBps=9600")
+    assert "on GPUs with memory.bandwidth_GBps=9600" in run(*BASE, *change)[1]
+    shown = run("predict", "llama-3.1-8b", "--gpu", "h100", "--phase", "decode", *change)[1]
+    assert "1 x h100 with memory.bandwidth_GBps=9600" in shown
+
+
+def test_what_does_not_fit_is_said_first(run):
+    shown = run("predict", "deepseek-v3", "--gpu", "h200", "--phase", "decode", "--batch", 64)[1]
+    assert shown.startswith("does not fit: 684 GB, where engines take 136 of a GPU's 151; not a single")
+    assert "does not fit" not in run("predict", "llama-3.1-8b", "--gpu", "h200", "--phase", "decode")[1]

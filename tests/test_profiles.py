@@ -1,3 +1,4 @@
+import math
 import re
 
 import pytest
@@ -64,6 +65,19 @@ def test_a_profile_of_ones_own(tmp_path):
         for k in ("trtllm-gen", str(mine))
     )
     assert slower > 1.5 * stock
+
+
+def test_a_fit_is_estimated_on_gpus_that_it_has_not_seen():
+    import perfmodel
+
+    here, there = (perfmodel.gap("gpt-oss-20b", gpu, kernel="numba-decode", tokens=8) for gpu in ("h200", "h100"))
+    (seen,), (unseen,) = here["rows"], there["rows"]
+    assert (seen["kernel_status"], unseen["kernel_status"]) == ("measured", "estimated")
+    assert seen["interval_us"][1] / seen["latency_us"] == pytest.approx(1.07)
+    assert unseen["interval_us"][1] / unseen["latency_us"] == pytest.approx(math.exp(math.hypot(math.log(1.07), 0.16)))
+    note = "numba-decode was measured on h200 only: on h100 it is estimated, with a wider interval"
+    assert note in there["notes"]
+    assert note not in here["notes"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Arrivals, lengths, traces, the table of step times, seeds, and what is refused."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -25,6 +26,45 @@ BASE = {"gpus": 2, "isl": 1000, "osl": 200, "rate": 8.0, "requests": 200}
 def call(**options):
     model, gpu = options.pop("model", "qwen3-30b-a3b"), options.pop("gpu", "h100")
     return simulate(model, gpu, **{k: v for k, v in {**BASE, **options}.items() if v is not None})
+
+
+class TestMachineCode:
+    @pytest.fixture
+    def home(self, tmp_path, monkeypatch):
+        monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+        monkeypatch.setattr("numba.config.CACHE_DIR", "")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        return tmp_path
+
+    def add_one(self, home):
+        """A kept function in a module of its own, called once."""
+        module = home / "package" / "adding.py"
+        module.parent.mkdir(exist_ok=True)
+        module.write_text("from perfmodel.simulation.compiled import kept\n\n\n@kept\ndef add_one(x: int) -> int:\n    return x + 1\n")
+        spec = importlib.util.spec_from_file_location("adding", module)
+        loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+        assert loaded.add_one(1) == 2
+        return loaded.add_one, list(module.parent.rglob("*.nb[ci]"))
+
+    def test_is_kept_in_the_users_cache_and_not_beside_the_sources(self, home):
+        _, beside = self.add_one(home)
+        assert not beside
+        assert len(list((home / "cache" / "perfmodel" / "simulation").rglob("*.nbc"))) == 1
+        again, _ = self.add_one(home)
+        assert sum(again.stats.cache_hits.values()) == 1
+
+    def test_without_a_writable_home_nothing_is_kept(self, home):
+        (home / "cache").write_text("a file in the way")
+        _, beside = self.add_one(home)
+        assert not beside
+        assert (home / "cache").read_text() == "a file in the way"
+
+    def test_the_users_folder_for_numba_counts(self, home, monkeypatch):
+        monkeypatch.setattr("numba.config.CACHE_DIR", str(home / "own"))
+        self.add_one(home)
+        assert list((home / "own").rglob("*.nbc"))
+        assert not (home / "cache").exists()
 
 
 @pytest.mark.parametrize(("kind", "cv"), [("poisson", 1.0), ("gamma:3", 3.0), ("gamma:0.5", 0.5), ("constant", 0.0)])

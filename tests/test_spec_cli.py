@@ -99,8 +99,8 @@ def test_new_set_validate_diff(run, tmp_path):
     assert code == 0
     assert re.search(r"memory\.bandwidth_GBps +7,672 +\*5,000", out)
     rows = json.loads(run("spec", "diff", "b200", mine, "--json")[1])["differences"]
-    assert {r["field"] for r in rows} == {"id", "memory.bandwidth_GBps", "power.tdp_W"}
-    assert rows[1]["b"] == {"value": 5000, "source": "given by the user", "status": "user"}
+    assert {r["field"] for r in rows} == {"id", "name", "memory.bandwidth_GBps", "power.tdp_W"}
+    assert rows[2]["b"] == {"value": 5000, "source": "given by the user", "status": "user"}
     assert "Nothing changed" in run("spec", "set", mine, "power.tdp_W=900")[1]
     assert json.loads(run("spec", "set", mine, "power.tdp_W=950", "--json")[1])["changed"] is True
     assert run("spec", "diff", mine, mine)[1].strip() == "No field differs."

@@ -31,9 +31,10 @@ def test_a_new_file_is_the_old_one_under_its_own_name(mine):
     lines = mine.read_text().splitlines()
     assert lines[0].startswith("# yaml-language-server: $schema=/")
     assert Path(lines[0].partition("=")[2]).is_file()
-    assert lines[1:] == ["id: mine" if line == "id: h200" else line for line in stock[1:]]
+    assert lines[1:3] == ["id: mine", "name: mine"]
+    assert lines[3:] == stock[3:]
     assert load_gpu(mine).id == "mine"
-    assert [d.field for d in differences(load_gpu("h200"), load_gpu(mine))] == ["id"]
+    assert [d.field for d in differences(load_gpu("h200"), load_gpu(mine))] == ["id", "name"]
 
 
 def test_a_new_file_beside_the_schema_names_it_relatively(tmp_path, monkeypatch):
@@ -157,7 +158,7 @@ def test_fields_are_validated_together(mine):
 def test_rescale_writes_what_the_what_if_says(mine):
     edit = set_fields(mine, ["compute.sm_count=66"], rescale=True)
     what_if = load_gpu("h200", ["compute.sm_count=66"])
-    assert [d.field for d in differences(what_if, load_gpu(mine))] == ["id"]
+    assert [d.field for d in differences(what_if, load_gpu(mine))] == ["id", "name"]
     assert tuple(edit.notes) == what_if.notes
 
 

@@ -37,7 +37,13 @@ def _fit(fit: Fit | OpFit) -> Iterator[str]:
     yield "    provenance:"
     known: Mapping[str, object] = fit.provenance.model_dump(exclude_none=True)
     for name, value in known.items():
-        yield f"      {name}: {value if name in ('status', 'rows') else _quoted(str(value))}"
+        yield f"      {name}: {_known(name, value)}"
+
+
+def _known(name: str, value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(value)}]"
+    return str(value) if name in ("status", "rows") else _quoted(str(value))
 
 
 def _parameters(parameters: Parameters) -> Mapping[str, float]:

@@ -59,6 +59,8 @@ def compare(
         print_json(result)
     elif html is None and plot is None:
         report.print_comparison(result)
+    else:
+        report.print_summary(result)
 
 
 def _compared(target: str, store: Path | None, op: str, rows: Path | None) -> Compared:

@@ -73,7 +73,10 @@ def new(
     from perfmodel.hardware.editing import new_spec
 
     gpu = new_spec(source, file, force=force)
-    note(f"Wrote {file}: {gpu.name}. Change it with `perfmodel spec set {file} memory.bandwidth_GBps=9000`, use it as `--gpu {file}`.")
+    note(
+        f"Wrote {file}: {gpu.id}, a copy of {source}. "
+        f"Change it with `perfmodel spec set {file} memory.bandwidth_GBps=9000`, use it as `--gpu {file}`."
+    )
 
 
 def set_(

@@ -32,7 +32,7 @@ def schema_path() -> Path:
 
 
 def find_gpu(id_or_path: str | Path) -> Path:
-    """The file of a GPU: an id of the catalog, else a path. Raises PerfModelError with a did-you-mean for neither."""
+    """The file of a GPU: an id of the catalog in whatever case, else a path. Raises PerfModelError with a did-you-mean for neither."""
     text = str(id_or_path)
     if text not in gpu_ids() and (isinstance(id_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml")) or is_file(text)):
         return Path(id_or_path)
@@ -41,9 +41,9 @@ def find_gpu(id_or_path: str | Path) -> Path:
 
 def bundled_gpu(id: str) -> Path:
     """The file of a GPU of the catalog. Raises PerfModelError with a did-you-mean for anything else."""
-    if id in gpu_ids():
-        return _folder() / f"{id}.yaml"
-    raise PerfModelError("no such GPU", field="GPU", value=id, mend=did_you_mean(id, gpu_ids()))
+    if id.lower() in gpu_ids():
+        return _folder() / f"{id.lower()}.yaml"
+    raise PerfModelError("no such GPU", field="GPU", value=id, mend=did_you_mean(id.lower(), gpu_ids()))
 
 
 def load_gpu(id_or_path: str | Path, changes: Sequence[str] = ()) -> GpuSpec:

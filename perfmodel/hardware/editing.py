@@ -103,14 +103,14 @@ def _at(data: Any, keys: list[str]) -> Any:
 
 
 def _users_file(path: str | Path) -> Path:
-    if str(path) in gpu_ids() and not is_file(path):
-        mend = f"Copy it first: perfmodel spec new --from {path} my-{path}.yaml"
+    if (id := str(path).lower()) in gpu_ids() and not is_file(path):
+        mend = f"Copy it first: perfmodel spec new --from {id} my-{id}.yaml"
         raise PerfModelError("is a bundled GPU", field="FILE", value=str(path), mend=mend)
     return Path(path)
 
 
 def new_spec(source: str | Path, path: str | Path, *, force: bool = False) -> GpuSpec:
-    """Write a copy of a GPU (id or path) to `path`, comments and all; its id becomes the name of the file.
+    """Write a copy of a GPU (id or path) to `path`, comments and all; its id and name become those of the file.
 
     Raises PerfModelError where the file exists (unless `force`), does not end in .yaml, or cannot be written.
     """
@@ -129,7 +129,7 @@ def _new_spec(source: str | Path, file: Path, force: bool) -> GpuSpec:
     if first.startswith(SCHEMA_LINE):  # editors resolve it from the file's own folder
         beside = file.parent.resolve() == schema_path().parent.resolve()
         first = SCHEMA_LINE + (schema_path().name if beside else str(schema_path()))
-    text = edited_text(f"{first}\n{rest}", [Change("id", file.stem)])
+    text = edited_text(f"{first}\n{rest}", [Change("id", file.stem), Change("name", file.stem)])
     gpu = validate(GpuSpec, load_yaml(file, text), file=file, text=text)
     write_atomic(file, text)
     return gpu

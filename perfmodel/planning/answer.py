@@ -40,7 +40,7 @@ def answer(model: ModelSpec, table: Table, kinds: list[Kind], found: Services, s
     notes += _networks(table, found_able.take(best))
     notes += _missing(table, kinds, found_able, kept, limits, gpu_of)
     return PlanResult(
-        model=model.id, weights=repository(model), isl=request.isl, osl=request.osl,
+        model=model.id, weights=repository(model), isl=request.isl, osl=request.osl, changes=request.changes,
         currency=setting.prices.currency, searched=len(found), plans=plans,
         pareto=tuple(describe(table, found_able.take(fronts), setting)),
         limits=_effects(found_able, broken, limits), notes=tuple(dict.fromkeys(notes)),

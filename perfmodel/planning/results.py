@@ -128,6 +128,8 @@ class PlanResult(Strict):
     """Their Hugging Face repository, or the model's id where that is not known."""
     isl: int
     osl: int
+    changes: tuple[str, ...]
+    """What-ifs on every GPU."""
     currency: str
     searched: int
     """Configurations (deployment, batch) whose steady state was computed."""

@@ -34,6 +34,14 @@ def print_comparison(result: Mapping[str, Any]) -> None:
     print_checks(result["checks"], console)
 
 
+def print_summary(result: Mapping[str, Any]) -> None:
+    """All rows in one line."""
+    all_rows = result["overall"]
+    median, mean, inside = (percent(all_rows[key]) for key in ("median_ape", "mape", "coverage80"))
+    line = f"{all_rows['scored']:,} of {all_rows['n']:,} rows scored: median error {median}, mean {mean}, {inside} in the 80 % interval"
+    Console().print(Text(line), soft_wrap=True)
+
+
 def print_checks(checks: Mapping[str, Any], console: Console | None = None) -> None:
     """How many rows fail which check, over all and by family."""
     console = console or Console()

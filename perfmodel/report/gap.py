@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +54,12 @@ def row_at(result: dict[str, Any], tokens: int | str | None) -> dict[str, Any]:
 def subject(result: dict[str, Any]) -> str:
     """What was asked, in one line: GPU with its what-ifs, format, ranks."""
     ranks = "".join(f", {name.upper()} {result[name]}" for name in ("ep", "tp") if result[name] > 1)
-    changes = f" with {', '.join(result['changes'])}" if result["changes"] else ""
-    return f"{result['model']} on {result['gpu']}{changes}, {result['format']}{ranks}"
+    return f"{result['model']} on {result['gpu']}{changed(result['changes'])}, {result['format']}{ranks}"
+
+
+def changed(changes: Sequence[str]) -> str:
+    """The what-ifs on a GPU, to stand after its name."""
+    return f" with {', '.join(changes)}" if changes else ""
 
 
 def conditions(result: dict[str, Any]) -> str:
@@ -72,7 +77,7 @@ def _kernels(rows: list[dict[str, Any]]) -> str:
         by_kernel.setdefault(row["kernel"] + estimated, []).append(f"{row['tokens']:,}")
     if len(by_kernel) == 1:
         return f"kernel {next(iter(by_kernel))}"
-    return "kernels " + ", ".join(f"{kernel} at {' '.join(tokens)} tokens" for kernel, tokens in by_kernel.items())
+    return "kernels " + " and ".join(f"{kernel} at {', '.join(tokens)} tokens" for kernel, tokens in by_kernel.items())
 
 
 def _title(result: dict[str, Any]) -> Text:

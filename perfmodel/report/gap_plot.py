@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,11 @@ def check_suffix(path: str) -> None:
         raise PerfModelError("the folder does not exist", field="plot", value=path, mend="Choose a folder that exists.")
 
 
+def wrapped(text: str, width: int) -> str:
+    """Lines of at most `width` characters, so that a title ends within the picture."""
+    return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+
+
 def save(result: dict[str, Any], path: str) -> None:
     """Draw the object of `perfmodel.gap` and write it, whole or not at all, as PNG, SVG or PDF."""
     import io
@@ -58,9 +64,10 @@ def save(result: dict[str, Any], path: str) -> None:
         _draw_tflops(top, rows, result, every)
         _draw_shares(bottom, rows, every)
         figure.suptitle(
-            f"{subject(result)}: where {result['peak_tflops']:,.0f} TFLOPS go", fontsize=13, fontweight="bold", x=0.01, ha="left"
-        )
-        top.set_title(conditions(result), fontsize=9, loc="left")
+            wrapped(f"{subject(result)}: where {result['peak_tflops']:,.0f} TFLOPS go", 85),
+            fontsize=13, fontweight="bold", x=0.01, ha="left",
+        )  # fmt: skip
+        top.set_title(wrapped(conditions(result), 110), fontsize=9, loc="left")
         handles, labels = (a + b for a, b in zip(top.get_legend_handles_labels(), bottom.get_legend_handles_labels(), strict=True))
         figure.legend(handles, labels, loc="outside right upper", frameon=False, title="lost to", alignment="left")
         buffer = io.BytesIO()

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from perfmodel.planning.results import Plan, PlanResult
 from perfmodel.planning.services import UNITS, WORDS
+from perfmodel.report.gap import changed
 from perfmodel.report.numbers import number
 from perfmodel.serving.anchoring import in_words
 
@@ -17,6 +18,8 @@ def render(result: PlanResult, console: Console) -> None:
     """Print the plans, the best plan's bounds, and the notes."""
     formats = " or ".join(dict.fromkeys(plan.format for plan in result.plans))
     console.print(Text(f"{result.model} in {formats}: prompts of {result.isl:,} tokens, answers of {result.osl:,}", style="bold"))
+    if result.changes:
+        console.print(Text(f"on GPUs{changed(result.changes)}", style="bold"))
     console.print(Text(f"{result.searched:,} configurations; the best of each GPU and mode, most tokens a GPU first"))
     console.print(_table(result))
     for line in facts(result):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from perfmodel.files import write_atomic
 from perfmodel.planning.results import Plan, PlanResult
-from perfmodel.report.gap_plot import STYLE, check_suffix
+from perfmodel.report.gap import changed
+from perfmodel.report.gap_plot import STYLE, check_suffix, wrapped
 from perfmodel.report.plan import instances
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def save(result: PlanResult, path: str) -> None:
         figure, axes = plt.subplots(figsize=(9, 5.6), layout="constrained")
         _draw(axes, result)
         title = f"{result.model}: prompts of {result.isl:,} tokens, answers of {result.osl:,}"
-        figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")
+        if result.changes:
+            title += f"\non GPUs{changed(result.changes)}"
+        figure.suptitle(wrapped(title, 80), fontsize=13, fontweight="bold", x=0.01, ha="left")
         best = result.plans[0]
         axes.set_title(f"best plan: {best.gpus} {best.gpu}, {instances(best)}, batch {best.batch:,}", fontsize=9, loc="left")
         buffer = io.BytesIO()

@@ -42,7 +42,9 @@ def render_one(profile: Profile, console: Console) -> None:
     for number, fit in enumerate(profile.fits, start=1):
         table.add_column(str(number), justify="right")
         console.print(Text(f"\n{number}  {' '.join(fit.architectures)}: {' '.join(fit.formats)}", style="bold"))
-        origin = ", ".join(filter(None, (fit.provenance.status, fit.provenance.date, fit.provenance.dataset)))
+        known = fit.provenance
+        on = f"on {', '.join(known.gpus)} alone" if known.gpus else None
+        origin = ", ".join(filter(None, (known.status, on, known.date, known.dataset)))
         console.print(Text(f"   {origin}: {fit.provenance.source}", style="dim"))
     for name, *values in _rows(profile.fits):
         table.add_row(name, *values)

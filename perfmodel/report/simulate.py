@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from perfmodel.report.gap import changed
 from perfmodel.report.numbers import number, percent
 from perfmodel.serving.anchoring import Anchoring, in_words
 
@@ -32,8 +33,7 @@ def subject(result: dict[str, Any]) -> str:
     ranks = ", ".join(f"{name.upper()} {result[name]}" for name in ("tp", "pp", "dp", "ep") if result[name] > 1)
     count, before = result["instances"], result.get("prefill_instances", 0)
     some = f"{before} + {count} instances" if before else f"{count} instance{'s' if count > 1 else ''}"
-    changes = f" with {', '.join(result['changes'])}" if result["changes"] else ""
-    return f"{result['model']} on {result['gpus']} x {result['gpu']}{changes}, {result['format']}, {some}" + (
+    return f"{result['model']} on {result['gpus']} x {result['gpu']}{changed(result['changes'])}, {result['format']}, {some}" + (
         f" of {ranks}" if ranks else ""
     )
 

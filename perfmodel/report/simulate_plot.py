@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfmodel.files import write_atomic
-from perfmodel.report.gap_plot import STYLE, check_suffix
+from perfmodel.report.gap_plot import STYLE, check_suffix, wrapped
 from perfmodel.report.simulate import FIGURES, conditions, subject
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def save(result: dict[str, Any], path: str) -> None:
             axes.set_title(title, fontsize=10, loc="left")
         _draw_step(figure.add_subplot(grid[1, :]), result)
         _draw_memory(figure.add_subplot(grid[2, :]), result)
-        figure.suptitle(f"{subject(result)}\n{_load(result)}", fontsize=11, x=0.01, ha="left")
+        figure.suptitle(wrapped(f"{subject(result)}\n{_load(result)}", 115), fontsize=11, x=0.01, ha="left")
         buffer = io.BytesIO()
         kind = Path(path).suffix[1:].lower()
         figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)

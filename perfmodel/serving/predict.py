@@ -46,6 +46,8 @@ class StepResult(Strict):
     schema_: str = Field(default="perfmodel.predict-model/1", alias="schema")
     model: str
     gpu: str
+    changes: tuple[str, ...]
+    """What-ifs on the GPU."""
     phase: str
     backend: str | None
     format: str
@@ -199,7 +201,8 @@ def predict_step(r: StepRequest) -> StepResult:
     )
     tokens = r.batch if r.phase == "decode" else r.context * r.dp  # a prompt on each attention rank
     return StepResult(
-        model=spec.id, gpu=gpu.id, phase=r.phase, backend=r.backend, format=form, dense_format=formats.dense, cache_format=formats.cache,
+        model=spec.id, gpu=gpu.id, changes=r.changes, phase=r.phase, backend=r.backend,
+        format=form, dense_format=formats.dense, cache_format=formats.cache,
         tp=r.tp, pp=r.pp, dp=r.dp, ep=r.ep, gpus=parallel.gpus,
         micro_batches=r.micro_batches, batch=r.batch, context=r.context, latency_us=seconds / MICROSECOND,
         interval_us=(seconds * low / MICROSECOND, seconds * high / MICROSECOND), tokens_per_s_per_gpu=tokens / seconds / parallel.gpus,

@@ -115,6 +115,7 @@ def _provenance(runs: Sequence[Run], error: float) -> Provenance:
         date=max(run.date for run in runs)[:10],
         dataset=", ".join(sorted({f"validation/results/{run.source}" for run in runs})),
         rows=len(runs),
+        gpus=tuple(sorted({str(run.gpu) for run in runs})),
         source=(
             f"perfmodel calibrate --op runs: robust least squares on the single GEMMs of E{experts} N{n} K{k} alone; median error "
             f"{error:.1%}. The other shapes were not seen; stages of a layer and intervals are set by hand"
