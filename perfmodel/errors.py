@@ -26,7 +26,7 @@ class PerfModelError(Exception):
         value: object = None,
         mend: str | None = None,
     ) -> None:
-        self.problem, self.file, self.line, self.field, self.value, self.mend = problem, file, line, field, value, mend
+        self.problem, self.file, self.line, self.field, self.value, self.mend = problem, file, line, _cut(field), value, mend
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -42,6 +42,10 @@ class MissingRequirementError(PerfModelError):
     """The call is right, but needs hardware or an optional extra that is not there; the message names it."""
 
     exit_code = 3
+
+
+def _cut(name: str | None, limit: int = 200) -> str | None:
+    return name if name is None or len(name) <= limit else name[: limit - 3] + "..."
 
 
 def shorten(value: object, limit: int = 80) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from perfmodel.errors import PerfModelError
 
 MAX_YAML = 256 * 2**10
 """A hundred times a specification; finding the line of an error in more would take minutes."""
+MAX_MERGED = 4 * 2**20
+"""Merges (`<<`) times characters: each merge copies fields, and a few KiB of them could fill the memory."""
 MAX_BYTES = 16 * 2**20
 """A spec, profile or config over this size is a mistake, not a file of ours."""
 
@@ -137,8 +139,8 @@ def load_yaml(path: str | Path, text: str | None = None) -> dict[str, Any]:
     if len(text) > MAX_YAML:
         raise PerfModelError(f"is larger than {MAX_YAML >> 10} KiB", file=path, mend="Specifications are a few KiB: is it the right file?")
     try:
-        if "<<" in text:
-            _refuse_merged_lists(YAML(typ="safe").compose(text), path)
+        if "<<" in text or "!" in text:  # a merge may be spelt !!merge
+            _refuse_merges(YAML(typ="safe").compose(text), path, most=MAX_MERGED // len(text))
         data = YAML(typ="safe").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -153,12 +155,12 @@ def load_yaml(path: str | Path, text: str | None = None) -> dict[str, Any]:
     return data
 
 
-def _refuse_merged_lists(node: Any, path: str | Path) -> None:
-    """Raise PerfModelError for a merge of a list of mappings (`<<: [*a, *a]`): nested, a few lines of them take for ever to load."""
+def _refuse_merges(node: Any, path: str | Path, *, most: int) -> None:
+    """Raise PerfModelError for more than `most` merges, or one of a list (`<<: [*a, *a]`): nested, a few lines take for ever to load."""
     from ruamel.yaml.nodes import MappingNode, SequenceNode
 
     seen: set[int] = set()
-    waiting = [node]
+    waiting, merges = [node], 0
     while waiting:
         node = waiting.pop()
         if node is None or id(node) in seen:
@@ -168,22 +170,35 @@ def _refuse_merged_lists(node: Any, path: str | Path) -> None:
             waiting += node.value
         elif isinstance(node, MappingNode):
             for key, value in node.value:
-                if key.value == "<<" and isinstance(value, SequenceNode):
-                    line = key.start_mark.line + 1 if key.start_mark else None
+                merges += (is_merge := key.value == "<<" or str(key.tag).endswith(":merge"))
+                line = key.start_mark.line + 1 if key.start_mark else None
+                if is_merge and isinstance(value, SequenceNode):
                     raise PerfModelError("merges a list of mappings", file=path, line=line, mend="Merge one mapping: `<<: *name`.")
+                if merges > most:
+                    raise PerfModelError("merges too many mappings for its length", file=path, line=line, mend="Write the fields out.")
                 waiting += [key, value]
 
 
 def line_of(text: str, location: tuple[object, ...]) -> int | None:
     """The line (from 1) at which the field at `location`, such as ("memory", "bandwidth_GBps"), or its nearest parent, stands."""
+    return line_finder(text)(location)
+
+
+def line_finder(text: str) -> Callable[[tuple[object, ...]], int | None]:
+    """`line_of` for many fields of one text, which is parsed once."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
-    from ruamel.yaml.nodes import MappingNode, SequenceNode
 
     try:
-        node = YAML(typ="rt").compose(text)
+        root = YAML(typ="safe").compose(text)
     except YAMLError:
-        return None
+        return lambda location: None
+    return lambda location: _line_in(root, location)
+
+
+def _line_in(node: Any, location: tuple[object, ...]) -> int | None:
+    from ruamel.yaml.nodes import MappingNode, SequenceNode
+
     line: int | None = None
     for key in location:
         if isinstance(node, MappingNode):

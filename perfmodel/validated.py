@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from perfmodel.errors import PerfModelError, did_you_mean
-from perfmodel.files import line_of, load_yaml, read_text
+from perfmodel.files import line_finder, load_yaml, read_text
 
 
 class Strict(BaseModel):
@@ -19,6 +20,7 @@ class Strict(BaseModel):
 
 Changes = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given), Field(strict=False)]
 """What-ifs, such as "memory.bandwidth_GBps=9600": several, or a single one as text."""
+LineOf = Callable[[tuple[object, ...]], int | None]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -39,7 +41,7 @@ def validate(kind: type[M], data: dict[str, Any], *, file: str | Path | None = N
 def explain(error: ValidationError, kind: type[BaseModel], *, file: str | Path | None = None, text: str | None = None) -> PerfModelError:
     """The first of pydantic's complaints as a PerfModelError; further ones are counted and named in the mend."""
     first, *rest = _details(error)
-    found = _explained(first, kind, file, text)
+    found = _explained(first, kind, file, _finder(text))
     others = list(dict.fromkeys(".".join(str(p) for p in d["loc"] if not _is_tag(p)) for d in rest))
     others = [o for o in others if o != (found.field or "")][:4]
     if others:
@@ -54,7 +56,8 @@ def explain_all(
     error: ValidationError, kind: type[BaseModel], *, file: str | Path | None = None, text: str | None = None, most: int = 20
 ) -> list[PerfModelError]:
     """pydantic's complaints, up to `most`, as a PerfModelError each."""
-    return [_explained(detail, kind, file, text) for detail in _details(error)[:most]]
+    line_of = _finder(text)
+    return [_explained(detail, kind, file, line_of) for detail in _details(error)[:most]]
 
 
 def _details(error: ValidationError) -> list[Any]:
@@ -62,7 +65,11 @@ def _details(error: ValidationError) -> list[Any]:
     return sorted(error.errors(include_url=False), key=lambda d: d["type"] == "missing")
 
 
-def _explained(detail: Any, kind: type[BaseModel], file: str | Path | None, text: str | None) -> PerfModelError:
+def _finder(text: str | None) -> LineOf:
+    return line_finder(text) if text else lambda location: None
+
+
+def _explained(detail: Any, kind: type[BaseModel], file: str | Path | None, line_of: LineOf) -> PerfModelError:
     context = detail.get("ctx", {})  # validators of ours may name field, value and mend in a PydanticCustomError
     location = tuple(context["field"].split(".")) if "field" in context else tuple(part for part in detail["loc"] if not _is_tag(part))
     field = ".".join(str(part) for part in location)
@@ -70,9 +77,8 @@ def _explained(detail: Any, kind: type[BaseModel], file: str | Path | None, text
     message = message[0].lower() + message[1:] if message[:1].isupper() and not message[:2].isupper() else message
     shown = context.get("value", detail["input"])
     value = shown if detail["type"] != "missing" and not isinstance(shown, dict | BaseModel) else None
-    line = line_of(text, location) if text else None
     mend = context.get("mend") or _mend(detail, kind, location)
-    return PerfModelError(message, file=file, line=line, field=field or None, value=value, mend=mend)
+    return PerfModelError(message, file=file, line=line_of(location), field=field or None, value=value, mend=mend)
 
 
 def _is_tag(part: object) -> bool:

@@ -7,9 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from perfmodel.errors import PerfModelError
-from perfmodel.files import load_yaml, read_text, write_atomic
+from perfmodel.files import line_finder, load_yaml, read_text, write_atomic
+from perfmodel.hardware import GpuSpec
+from perfmodel.validated import explain_all
 
 GAP = ("gap", "gpt-oss-20b", "--gpu", "b200", "--tokens", "64")
 
@@ -102,6 +105,37 @@ def test_merged_lists_are_refused_before_they_grow(tmp_path):
     with pytest.raises(PerfModelError, match="merges a list"):
         load_yaml(tmp_path / "alias.yaml", "a: &a {x: 1}\nb: &b [*a, *a]\nc: {<<: *b}")
     assert load_yaml(tmp_path / "fine.yaml", "a: &a {x: 1}\nc: {<<: *a, y: 2}")["c"] == {"x": 1, "y": 2}
+
+
+@pytest.mark.parametrize("merge", ["!!merge m", "!<tag:yaml.org,2002:merge> m"])
+def test_a_merge_under_another_name_is_one(merge):
+    with pytest.raises(PerfModelError, match="merges a list") as error:
+        load_yaml("spec", f"a: &a {{x: 1}}\nb: {{{merge}: [*a, *a]}}")
+    assert error.value.line == 2
+
+
+def test_merges_that_would_fill_the_memory_are_refused():
+    """In 256 KiB, 6,000 fields fit with 10,000 merges of them: 60 million fields."""
+    text = "a: &a {" + ",".join(f"x{i}: 1" for i in range(3000)) + "}\n" + "".join(f"k{i}: {{<<: *a}}\n" for i in range(5000))
+    with pytest.raises(PerfModelError, match="merges too many"):
+        load_yaml("spec", text)
+
+
+def test_the_lines_of_many_mistakes_are_found_in_one_reading(monkeypatch):
+    read = []
+    monkeypatch.setattr("perfmodel.validated.line_finder", lambda text: read.append(text) or line_finder(text))
+    text = "".join(f"k{i}: 1\n" for i in range(30))
+    with pytest.raises(ValidationError) as error:
+        GpuSpec.model_validate(load_yaml("spec", text))
+    lines = [each.line for each in explain_all(error.value, GpuSpec, text=text)]
+    assert (lines, read) == (list(range(1, 21)), [text])
+
+
+def test_the_name_of_a_field_is_cut():
+    error = PerfModelError("no such field", field="a." * 40_000)
+    assert len(str(error)) < 300
+    assert error.field is not None
+    assert error.field.endswith("...")
 
 
 @pytest.mark.parametrize(

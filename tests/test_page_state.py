@@ -1,7 +1,9 @@
 """The page's words: they fit into an address and come back, and no word names a file."""
 
+import asyncio
 import csv
 import io
+import itertools
 
 import pytest
 from rich.console import Console
@@ -163,3 +165,27 @@ def test_an_edited_gpu_is_planned_beside_the_one_it_came_from():
     beside = service_plan(state, small, "")
     assert beside.plans == alone.plans
     assert any("does not fit" in note for note in beside.notes)
+
+
+def test_other_requests_come_between_two_pages():
+    """Drawing a page takes the event loop: many at a time must not keep /health waiting for all of them."""
+    mount = pytest.importorskip("perfmodel.page.mount", reason="needs the extra `server`")
+    order = []
+
+    async def draw(scope, receive, send):
+        order.append("page")
+
+    async def health():
+        while order.count("page") < 3:
+            order.append("health")
+            await asyncio.sleep(0)
+
+    async def all_at_once():
+        page = mount.PageMount("/", draw)
+        scope = {"type": "http", "path": "/", "method": "GET"}
+        await asyncio.gather(*(page.handle(scope, None, None) for _ in range(3)), health())
+
+    asyncio.run(all_at_once())
+    places = [at for at, name in enumerate(order) if name == "page"]
+    assert len(places) == 3
+    assert min(b - a for a, b in itertools.pairwise([-1, *places])) > 1

@@ -29,6 +29,11 @@ def test_a_port_that_is_taken(run):
     assert (code, "cannot listen there" in message) == (2, True)
 
 
+def test_no_host_does_not_mean_all_of_them(run):
+    code, _, message = run("serve", "--host", "", "--port", 0)
+    assert (code, "no address" in message) == (2, True)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGTERM")
 def test_a_server_stops_cleanly_with_a_request_running(tmp_path):
     log = tmp_path / "log"

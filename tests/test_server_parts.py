@@ -2,7 +2,10 @@
 
 import difflib
 import json
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,6 +18,7 @@ from perfmodel.server import lane as lanes
 from perfmodel.server.diffs import patched
 from perfmodel.server.lane import Lane
 from perfmodel.server.problem import RefusedError
+from perfmodel.server.run import REQUEST_S, Silent
 from perfmodel.server.specs import validate_spec, validate_yaml
 from perfmodel.server.worker import GoneError, OverTimeError, Worker
 
@@ -22,12 +26,13 @@ H20 = read_text(find_gpu("h20"))
 
 
 class FakeWorker:
-    """Answers with the body; `slow` never ends in time, `deadly` ends the process."""
+    """Answers with the body; `slow` never ends in time, `deadly` ends the process, `endless` works until it is killed."""
 
     started = 0
 
     def __init__(self, nice):
         FakeWorker.started += 1
+        self.killed = threading.Event()
 
     def ask(self, jobs, limit_s):
         for name, _ in jobs:
@@ -35,10 +40,16 @@ class FakeWorker:
                 raise OverTimeError
             if name == "deadly":
                 raise GoneError
+            if name == "endless":
+                assert self.killed.wait(5)
+                raise GoneError
         return [(200, b"%d %s" % (len(jobs), body)) for _, body in jobs], ["a line"]
 
+    def alive(self):
+        return not self.killed.is_set()
+
     def kill(self):
-        pass
+        self.killed.set()
 
 
 @pytest.fixture
@@ -136,6 +147,31 @@ class TestLane:
         one.submit("x", b"b")
         assert [job.body for job in one._take()] == [b"b"]
 
+    def test_one_that_nobody_waits_for_frees_its_process(self, lane):
+        log = []
+        one = lane(together=1, log=log.append)
+        running, waiting, other = one.submit("endless", b""), one.submit("endless", b""), one.submit("x", b"y")
+        while not one._computed:
+            time.sleep(0.01)
+        one.abandon(waiting)
+        one.abandon(running)
+        assert other.result(5) == (200, b"1 y")
+        assert log == ["endless: given up, its client has gone", "a line"]
+
+    def test_a_process_that_was_killed_while_it_waited_is_replaced(self, lane):
+        one = lane()
+        assert one.submit("x", b"y").result(5) == (200, b"1 y")
+        one._workers[0].kill()
+        assert one.submit("x", b"y").result(5) == (200, b"1 y")
+        assert one._workers[0].alive()
+
+    def test_one_among_others_does_not_take_them_with_it(self, lane):
+        one = lane(workers=0)
+        jobs = [one.submit("x", b"a"), one.submit("x", b"b")]
+        one._worker(0, one._take())
+        one.abandon(jobs[0])
+        assert 0 in one._workers
+
 
 def test_a_process_that_is_over_its_time_is_ended_and_one_that_is_not_answers():
     worker = Worker()
@@ -147,6 +183,40 @@ def test_a_process_that_is_over_its_time_is_ended_and_one_that_is_not_answers():
     worker.kill()
     with pytest.raises(GoneError):
         worker.ask([("gpu", b"b200")], 60.0)
+
+
+def test_connections_that_bring_no_request_are_closed_and_others_are_not():
+    class Connection:
+        def __init__(self, **cycle):
+            vars(self).update(cycle)
+
+    done, other, busy = (SimpleNamespace(response_complete=complete) for complete in (True, True, False))
+    connections = [Connection(cycle=None), Connection(cycle=done), Connection(cycle=busy), Connection()]
+    found = Silent()
+    assert found.over(connections, 100.0) == []
+    assert found.over(connections, 100.0 + REQUEST_S - 1) == []
+    connections[1].cycle = other  # a second request was answered meanwhile
+    assert found.over(connections, 100.0 + REQUEST_S) == [connections[0]]
+    assert found.over(connections[1:], 100.0 + 2 * REQUEST_S) == [connections[1]]
+
+
+def test_several_threads_may_end_a_process():
+    worker, closed = Worker(), []
+    close = worker._connection.close
+
+    def slowly():
+        time.sleep(0.05)
+        close()
+        closed.append(1)
+
+    worker._connection.close = slowly
+    threads = [threading.Thread(target=worker.kill) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert closed == [1]
+    assert not worker.alive()
 
 
 def test_a_process_that_cannot_be_started_is_gone(monkeypatch):

@@ -51,6 +51,8 @@ def serve(
 def _listen(host: str, port: int) -> socket.socket:
     """A socket at this address. Raises PerfModelError where it is taken, or is none of this machine's."""
     try:
+        if not host.strip():  # which would be every address of this machine
+            raise OSError("no address")
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
     except (OSError, UnicodeError) as error:
         from perfmodel.errors import PerfModelError

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import FastAPI
 from nicegui import core, ui
 from starlette.routing import Match, Mount
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perfmodel.page import view as view  # registers the page at /
 
+BETWEEN_S = 0.005
 OWN_PATHS = ("/_nicegui/", "/_nicegui_ws/", "/favicon.ico")
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#1c5d99"/>'
@@ -19,12 +22,23 @@ ICON = (
 class PageMount(Mount):
     """Matches the page and what it loads, nothing else: other unknown paths stay the application's."""
 
+    def __init__(self, path: str, app: ASGIApp) -> None:
+        super().__init__(path, app)
+        self._turn = asyncio.Lock()
+
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """No match for paths that are not the page's."""
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         if path in ("", "/") or path.startswith(OWN_PATHS):
             return super().matches(scope)
         return Match.NONE, {}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Draw pages one by one, with a moment for all other requests before each: drawing takes the event loop for tens of ms."""
+        if scope["type"] == "http" and not scope.get("path", "").removeprefix(scope.get("root_path", "")).startswith(OWN_PATHS):
+            async with self._turn:
+                await asyncio.sleep(BETWEEN_S)
+        await super().handle(scope, receive, send)
 
 
 def mount(app: FastAPI) -> None:

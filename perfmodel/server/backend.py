@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from typing import Any
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
@@ -55,7 +56,9 @@ class Backend:
         A body of up to `small` bytes is answered together with others, unless the question is a `slow` one.
         """
         body = await read_body(request)
-        return await self._ask(self._slow if slow or len(body) > small else self._quick, name, body)
+        if slow or len(body) > small:
+            return await self._ask(self._slow, name, body, asyncio.create_task(_left(request)))
+        return await self._ask(self._quick, name, body)
 
     async def lookup(self, name: str, id: str = "") -> Response:
         """What a GET request asks for: it never changes, so it is kept."""
@@ -69,12 +72,27 @@ class Backend:
             response.status_code = 404
         return response
 
-    async def _ask(self, lane: Lane, name: str, body: bytes) -> Response:
+    async def _ask(self, lane: Lane, name: str, body: bytes, left: asyncio.Task[None] | None = None) -> Response:
+        """The lane's answer, unless it does not come, or the client `left` before."""
         try:
-            status, answer = await asyncio.wait_for(asyncio.wrap_future(lane.submit(name, body)), self._wait_s)
-        except TimeoutError:
-            raise RefusedError(503, "too many requests wait already", "Try again in a minute.") from None
+            future = lane.submit(name, body)
+            answered = asyncio.wrap_future(future)
+            ends: set[asyncio.Future[Any]] = {answered} if left is None else {answered, left}
+            await asyncio.wait(ends, timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if left is not None:
+                left.cancel()
+        if not answered.done():
+            await asyncio.to_thread(lane.abandon, future)
+            raise RefusedError(503, "too many requests wait already", "Try again in a minute.")
+        status, answer = answered.result()
         return Response(answer, status, media_type="application/json")
+
+
+async def _left(request: Request) -> None:
+    """Return when the client of a request whose body was read has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def read_body(request: Request) -> bytes:

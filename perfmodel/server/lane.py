@@ -25,6 +25,8 @@ class Job:
     body: bytes
     alone: bool = False
     """Not to be computed beside others: it was among those that ended a worker."""
+    given_up: bool = False
+    """Nobody waits for the answer any more."""
     future: Future[Answer] = field(default_factory=Future)
 
     def start(self) -> bool:
@@ -43,6 +45,7 @@ class Lane:
         self._change = Condition()
         self._closed = False
         self._workers: dict[int, Worker] = {}
+        self._computed: dict[int, list[Job]] = {}
         self._threads = [Thread(target=self._serve, args=(number,), daemon=True) for number in range(workers)]
         for thread in self._threads:
             thread.start()
@@ -58,6 +61,18 @@ class Lane:
             self._jobs.append(job)
             self._change.notify()
         return job.future
+
+    def abandon(self, future: Future[Answer]) -> None:
+        """Nobody waits for this answer any more: leave it out, or end the process where that computes nothing else."""
+        with self._change:
+            future.cancel()
+            alone = next(((number, jobs[0]) for number, jobs in self._computed.items() if [job.future for job in jobs] == [future]), None)
+            if alone is None:
+                return
+            alone[1].given_up = True
+            worker = self._workers.pop(alone[0], None)  # within the lock: the next job must not get it
+        if worker is not None:
+            worker.kill()
 
     def close(self) -> None:
         """End the processes, whatever they compute, and refuse what waits."""
@@ -77,6 +92,8 @@ class Lane:
     def _serve(self, number: int) -> None:
         while jobs := self._take():
             answers = self._ask(number, jobs)
+            with self._change:
+                self._computed.pop(number, None)
             for job, answer in zip(jobs, answers, strict=True):
                 if answer is not None:
                     job.future.set_result(answer)
@@ -104,7 +121,7 @@ class Lane:
     def _ask(self, number: int, jobs: list[Job]) -> list[Answer | None]:
         """An answer for each job; None for those that were put back, to be tried alone."""
         try:
-            worker = self._worker(number)
+            worker = self._worker(number, jobs)
             answers, lines = worker.ask([(job.name, job.body) for job in jobs], self._limit_s)
         except (OverTimeError, GoneError) as error:
             over = isinstance(error, OverTimeError)
@@ -113,7 +130,8 @@ class Lane:
                 return [None] * len(jobs)
             if self._closed:
                 return [refused(STOPPED)] * len(jobs)
-            self._log(f"{jobs[0].name}: {'over the time limit' if over else 'the process ended'}")
+            reason = "given up, its client has gone" if jobs[0].given_up else "over the time limit" if over else "the process ended"
+            self._log(f"{jobs[0].name}: {reason}")
             limit = RefusedError(504, f"not done within {self._limit_s:g} s", "Ask for less, or run the command perfmodel yourself.")
             return [refused(limit if over else GONE)]
         for line in lines:
@@ -131,12 +149,13 @@ class Lane:
             self._change.notify()
         return True
 
-    def _worker(self, number: int) -> Worker:
+    def _worker(self, number: int, jobs: list[Job]) -> Worker:
         with self._change:
             if self._closed:
                 raise GoneError("closed")
-            if number not in self._workers:
+            if number not in self._workers or not self._workers[number].alive():  # it may have been killed while it waited
                 self._workers[number] = Worker(self._nice)
+            self._computed[number] = jobs
             return self._workers[number]
 
     def _drop(self, number: int) -> None:

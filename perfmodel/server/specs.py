@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError
 
 from perfmodel.errors import PerfModelError
-from perfmodel.files import line_of, load_yaml, read_text
+from perfmodel.files import line_finder, load_yaml, read_text
 from perfmodel.hardware import GpuSpec
 from perfmodel.hardware.catalog import bundled_gpu
 from perfmodel.hardware.fields import apply_changes, parse_changes
@@ -81,8 +81,8 @@ def _all(error: ValidationError, request: SpecRequest, raw: bytes) -> list[Probl
     place = None if text is not None else "spec" if request.spec is not None else "diff"
     if place is None or raw.count(b"\n") == 0:
         return problems
-    body = raw.decode(errors="replace")
-    return [p.model_copy(update={"line": line_of(body, (place, *(p.field or "").split(".")))}) for p in problems]
+    line_of = line_finder(raw.decode(errors="replace"))
+    return [p.model_copy(update={"line": line_of((place, *(p.field or "").split(".")))}) for p in problems]
 
 
 def _loaded(request: SpecRequest) -> GpuSpec:

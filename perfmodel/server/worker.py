@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from multiprocessing.connection import Connection
+from threading import Lock
 from typing import Any
 
 from perfmodel.server.problem import Answer
@@ -23,6 +24,7 @@ class Worker:
     """One such process, started at once; `ask` waits for it. Raises GoneError where the system gives no process, memory or files."""
 
     def __init__(self, nice: int = 0) -> None:
+        self._ending = Lock()
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
         try:
             self._connection, other = context.Pipe()
@@ -50,11 +52,17 @@ class Worker:
             raise OverTimeError
         return self._connection.recv()
 
+    def alive(self) -> bool:
+        """Whether the process is still there."""
+        return self._process.is_alive()
+
     def kill(self) -> None:
-        """End the process now."""
-        self._process.kill()
-        self._process.join(1.0)
-        self._connection.close()
+        """End the process now. Several threads may ask for it: a second close would fail, or close what another has opened since."""
+        with self._ending:
+            self._process.kill()
+            self._process.join(1.0)
+            if not self._connection.closed:
+                self._connection.close()
 
 
 def _work(connection: Connection, nice: int) -> None:

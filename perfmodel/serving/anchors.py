@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from perfmodel.errors import PerfModelError, did_you_mean
-from perfmodel.files import line_of, load_yaml, read_text
+from perfmodel.files import line_finder, load_yaml, read_text
 from perfmodel.serving.parallel import Parallel
 from perfmodel.validated import Strict, explain, validate
 
@@ -131,7 +131,8 @@ def _few(rows: Sequence[Anchor], path: str | Path | None) -> tuple[Anchor, ...]:
 
 def _of_yaml(path: str | Path, text: str) -> list[Anchor]:
     found = validate(AnchorFile, load_yaml(path, text), file=path, text=text).anchors
-    return [one.model_copy(update={"file": str(path), "line": line_of(text, ("anchors", at))}) for at, one in enumerate(found)]
+    line_of = line_finder(text)
+    return [one.model_copy(update={"file": str(path), "line": line_of(("anchors", at))}) for at, one in enumerate(found)]
 
 
 def _rows(path: str | Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
