@@ -21,14 +21,18 @@ def gpu_name(gpu: str, state: LayerState | None = None) -> str:
 
 
 def headline(row: dict[str, Any], result: dict[str, Any], state: LayerState) -> str:
-    """`64 tokens on B200: 45 TFLOPS of 9,000; 62 % of the time is weight traffic`."""
-    worst = max(row["losses"], key=lambda loss: loss["us"])
+    """`64 tokens on B200: 45 TFLOPS of 9,000; 62 % of the time is weight traffic`, and the largest saving where that is another cause."""
+    worst, best = (max(row["losses"], key=lambda loss: loss[by]) for by in ("us", "saves_us"))
     share = percent(worst["us"] / row["latency_us"])
     tokens = "1 token" if row["tokens"] == 1 else f"{row['tokens']:,} tokens"
     return (
         f"{tokens} on {gpu_name(result['gpu'], state)}: {number(row['tflops'])} TFLOPS of {result['peak_tflops']:,.0f}; "
-        f"{share} of the time is {worst['cause']}"
+        f"{share} of the time is {worst['cause']}{'' if best is worst else _instead(best)}"
     )
+
+
+def _instead(best: dict[str, Any]) -> str:
+    return f", but what would help most is {best['cause']}: −{number(best['saves_us'])} µs"
 
 
 def conditions(row: dict[str, Any], result: dict[str, Any]) -> str:
