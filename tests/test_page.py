@@ -188,7 +188,7 @@ def test_a_spec_is_edited_wrongly_and_rightly(visit):
     assert not page.evaluate("document.activeElement.closest('.cm-editor')")
     page.reload()  # the address holds the text
     wait_for(page, "Time of the layer", expected)
-    assert "your B200" in page.locator(".headline").inner_text()
+    assert "B200 (edited)" in page.locator(".headline").inner_text()
 
 
 @needs_browser

@@ -14,7 +14,7 @@ from perfmodel.page.answers import layer_gap, service_plan
 from perfmodel.page.figures import roofline, time_by_cause
 from perfmodel.page.inputs import gpu_of, model_of, read_config, read_spec
 from perfmodel.page.state import LayerState, PageState, ServiceState, from_query, pack, to_query, unpack
-from perfmodel.page.words import comparison, gap_csv, headline, plan_csv, plan_facts
+from perfmodel.page.words import comparison, file_name, gap_csv, headline, plan_csv, plan_facts
 from perfmodel.report.gap import row_at
 from perfmodel.report.plan import render
 
@@ -103,8 +103,8 @@ def test_the_answer_is_the_libraries():
     assert row_at(result, "") == row_at(result, None) == expected["rows"][1]  # the middle one
     assert row_at(result, 16) == expected["rows"][0]
     worst = max(row["losses"], key=lambda loss: loss["us"])
-    assert headline(row, result, state).startswith("64 tokens on H200: ")
-    assert f" % of the time is {worst['cause']}" in headline(row, result, state)
+    assert headline(row, result).startswith("64 tokens on H200: ")
+    assert f" % of the time is {worst['cause']}" in headline(row, result)
 
 
 def test_the_headline_names_what_would_help_most():
@@ -112,9 +112,9 @@ def test_the_headline_names_what_would_help_most():
     losses = [{"cause": "weight traffic", "us": 56.0, "saves_us": 3.0}, {"cause": "scheduling", "us": 30.0, "saves_us": 28.0}]
     row, result = {"tokens": 64, "latency_us": 100.0, "tflops": 45.0, "losses": losses}, {"gpu": "h200", "peak_tflops": 989.0}
     said = "64 tokens on H200: 45 TFLOPS of 989; 56 % of the time is weight traffic"
-    assert headline(row, result, LayerState()) == f"{said}, but what would help most is scheduling: −28 µs"
+    assert headline(row, result) == f"{said}, but what would help most is scheduling: −28 µs"
     losses[0]["saves_us"] = 40.0
-    assert headline(row, result, LayerState()) == said
+    assert headline(row, result) == said
 
 
 def test_two_rows_are_compared():
@@ -162,6 +162,18 @@ def test_a_service_is_the_planners():
             service_plan(ServiceState(**bad), "", "")
 
 
+def test_an_edited_gpu_is_never_named_as_the_bundled_one():
+    from perfmodel.hardware.catalog import bundled_gpu
+
+    spec = bundled_gpu("h200").read_text().replace("bandwidth_GBps: {value: 4800", "bandwidth_GBps: {value: 9600", 1)
+    result = layer_gap(LayerState(gpu="yours", format="", tokens="64"), spec, "")
+    assert [line["gpu"] for line in csv.DictReader(io.StringIO(gap_csv(result)))] == ["h200 (edited)"]
+    assert headline(result["rows"][0], result).startswith("64 tokens on H200 (edited): ")
+    assert file_name(result["model"], result["gpu"], "gap") == "gpt-oss-20b-h200-edited-gap"
+    renamed = layer_gap(LayerState(gpu="yours", format="", tokens="64"), spec.replace("id: h200", "id: mine", 1), "")
+    assert renamed["gpu"] == "mine"
+
+
 def test_an_edited_gpu_is_planned_beside_the_one_it_came_from():
     from perfmodel.hardware.catalog import bundled_gpu
 
@@ -169,7 +181,7 @@ def test_an_edited_gpu_is_planned_beside_the_one_it_came_from():
     state = ServiceState(model="gpt-oss-20b", gpu="h200,yours", mode="aggregated", rate="", tpot_ms="20", gpus="1")
     both, alone = service_plan(state, spec, ""), service_plan(ServiceState(**{**vars(state), "gpu": "h200"}), "", "")
     assert [p for p in both.plans if p.gpu == "h200"] == list(alone.plans)
-    assert both.plans[0].gpu == "your h200"
+    assert both.plans[0].gpu == "h200 (edited)"
     assert both.plans[0].tokens_per_s_per_gpu > alone.plans[0].tokens_per_s_per_gpu
     small = spec.replace("capacity_GB: {value: 150.8", "capacity_GB: {value: 1.5", 1)
     beside = service_plan(state, small, "")

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 from perfmodel.api import gap
 from perfmodel.errors import PerfModelError
 from perfmodel.formats import format_ids, get_format
+from perfmodel.hardware import GpuSpec
+from perfmodel.hardware.catalog import gpu_ids
 from perfmodel.page.inputs import check_kernel, check_routing, gpu_of, model_of, number, token_counts, whole
 from perfmodel.page.state import YOURS, LayerState, ServiceState
+from perfmodel.page.words import EDITED
 from perfmodel.planning.results import PlanResult
 from perfmodel.planning.search import plan
 from perfmodel.profiles import profiles
@@ -46,11 +49,13 @@ def fitted(state: LayerState, offers: Offers) -> LayerState:
 
 def layer_gap(state: LayerState, spec: str, config: str) -> dict[str, Any]:
     """The object of `perfmodel.gap` for a scenario. Raises PerfModelError."""
-    return gap(
-        model_of(state.model, config), gpu_of(state.gpu, spec), tokens=token_counts(state.tokens), format=state.format or None,
+    gpu = gpu_of(state.gpu, spec)
+    result = gap(
+        model_of(state.model, config), gpu, tokens=token_counts(state.tokens), format=state.format or None,
         kernel=check_kernel(state.kernel), routing=check_routing(state.routing), ep=whole(state.ep, "ep"), tp=whole(state.tp, "tp"),
         launch=state.launch, comm=state.comm,
     )  # fmt: skip
+    return result | {"gpu": _own_name(gpu)} if state.gpu == YOURS else result
 
 
 def service_plan(state: ServiceState, spec: str, config: str) -> PlanResult:
@@ -69,12 +74,19 @@ def service_plan(state: ServiceState, spec: str, config: str) -> PlanResult:
     if YOURS not in words:
         return plan(model, gpus, **options)
     own = gpu_of(YOURS, spec)
-    return _side_by_side([lambda: _named_yours(plan(model, own, **options)), *([lambda: plan(model, gpus, **options)] if gpus else [])])
+    return _side_by_side(
+        [lambda: _named(_own_name(own), plan(model, own, **options)), *([lambda: plan(model, gpus, **options)] if gpus else [])]
+    )
 
 
-def _named_yours(result: PlanResult) -> PlanResult:
-    """The plans of the user's own GPU, whose id is most often that of the bundled one it came from."""
-    plans, pareto = (tuple(p.model_copy(update={"gpu": f"your {p.gpu}"}) for p in part) for part in (result.plans, result.pareto))
+def _own_name(gpu: GpuSpec) -> str:
+    """What the user's own GPU is called: its id is most often that of the bundled one it came from."""
+    return gpu.id + EDITED if gpu.id in gpu_ids() else gpu.id
+
+
+def _named(name: str, result: PlanResult) -> PlanResult:
+    """The plans of one GPU under another name."""
+    plans, pareto = (tuple(p.model_copy(update={"gpu": name}) for p in part) for part in (result.plans, result.pareto))
     return result.model_copy(update={"plans": plans, "pareto": pareto})
 
 

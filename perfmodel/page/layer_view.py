@@ -137,7 +137,7 @@ class LayerView:
             return
         self.notice.clear()
         self._visible(True)
-        self.headline.text = words.headline(row, result, self.state)
+        self.headline.text = words.headline(row, result)
         self.conditions.text = words.conditions(row, result)
         self._fill_tiles(row, result)
         self.controls.show(result, row)
@@ -200,9 +200,8 @@ class LayerView:
 
     def _title(self, what: str) -> str:
         assert self.result is not None
-        return f"{self.result['model']} on {words.gpu_name(self.result['gpu'], self.state)}, {self.result['format']}: {what}"
+        return f"{self.result['model']} on {words.gpu_name(self.result['gpu'])}, {self.result['format']}: {what}"
 
     def _name(self, what: str) -> str:
         assert self.result is not None
-        plain = f"{self.result['model']}-{self.result['gpu']}-{what}"
-        return "".join(c if c.isalnum() or c in "-._" else "-" for c in plain)[:100]
+        return words.file_name(self.result["model"], self.result["gpu"], what)

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import asdict
 from typing import Any
 
-from perfmodel.page.state import YOURS, LayerState
 from perfmodel.planning.results import PlanResult
 from perfmodel.report.numbers import number, percent
 from perfmodel.report.plan import facts, instances
 
-
-def gpu_name(gpu: str, state: LayerState | None = None) -> str:
-    """`b200` as people write it; "your B200" for an edited one."""
-    own = gpu.startswith("your ") or (state is not None and state.gpu == YOURS)
-    name = gpu.removeprefix("your ").upper().replace("-", " ")
-    return f"your {name}" if own else name
+EDITED = " (edited)"
+"""Follows the id of a bundled GPU that the user changed, wherever it is named: on the page, in files and their names."""
 
 
-def headline(row: dict[str, Any], result: dict[str, Any], state: LayerState) -> str:
+def gpu_name(gpu: str) -> str:
+    """`b200` as people write it; "B200 (edited)" for an edited one."""
+    name = gpu.removesuffix(EDITED)
+    return name.upper().replace("-", " ") + gpu[len(name) :]
+
+
+def file_name(*words: str) -> str:
+    """`gpt-oss-20b-h200-edited-gap`: letters, digits, dots and hyphens, for every file system."""
+    return re.sub(r"[^\w.]+", "-", "-".join(words), flags=re.ASCII)[:100]
+
+
+def headline(row: dict[str, Any], result: dict[str, Any]) -> str:
     """`64 tokens on B200: 45 TFLOPS of 9,000; 62 % of the time is weight traffic`, and the largest saving where that is another cause."""
     worst, best = (max(row["losses"], key=lambda loss: loss[by]) for by in ("us", "saves_us"))
     share = percent(worst["us"] / row["latency_us"])
     tokens = "1 token" if row["tokens"] == 1 else f"{row['tokens']:,} tokens"
     return (
-        f"{tokens} on {gpu_name(result['gpu'], state)}: {number(row['tflops'])} TFLOPS of {result['peak_tflops']:,.0f}; "
+        f"{tokens} on {gpu_name(result['gpu'])}: {number(row['tflops'])} TFLOPS of {result['peak_tflops']:,.0f}; "
         f"{share} of the time is {worst['cause']}{'' if best is worst else _instead(best)}"
     )
 
