@@ -12,6 +12,7 @@ import pytest
 
 import perfmodel
 from perfmodel.hardware.catalog import bundled_gpu
+from perfmodel.page.state import pack
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (apt-get install chromium)")
@@ -216,6 +217,20 @@ def test_a_service_is_planned(visit):
     assert page.locator(".figures tbody tr").count() == len(result.plans)
     page.get_by_label("Each token (TPOT)").fill("0.001")
     page.locator(".notice:visible", has_text="TPOT").wait_for()
+
+
+@needs_browser
+def test_a_service_starts_from_the_edited_gpu_that_was_looked_at(visit):
+    spec = bundled_gpu("h200").read_text().replace("bandwidth_GBps: {value: 4800", "bandwidth_GBps: {value: 9600", 1)
+    page = visit(f"?gpu=yours&format=&tokens=64&spec={pack(spec)}")
+    assert page.get_by_label("Start from").input_value() == "h200"
+    page.get_by_role("button", name="Whole service").click()
+    page.locator(".headline", has_text=re.compile(r"\d H200 \(edited\) serves? gpt-oss-20b best")).wait_for()
+    assert page.locator(".own:visible").count() == 1
+    page.get_by_label("GPUs, up to").focus()
+    for _ in range(2):
+        page.keyboard.press("Backspace")
+    page.locator(".own:visible").wait_for(state="detached")
 
 
 @needs_browser

@@ -13,7 +13,7 @@ from perfmodel.errors import PerfModelError
 from perfmodel.page.answers import layer_gap, service_plan
 from perfmodel.page.figures import roofline, time_by_cause
 from perfmodel.page.inputs import gpu_of, model_of, read_config, read_spec
-from perfmodel.page.state import LayerState, PageState, ServiceState, from_query, pack, to_query, unpack
+from perfmodel.page.state import LayerState, PageState, ServiceState, from_query, pack, service_of, to_query, unpack
 from perfmodel.page.words import comparison, file_name, gap_csv, headline, plan_csv, plan_facts
 from perfmodel.report.gap import row_at
 from perfmodel.report.plan import render
@@ -42,6 +42,17 @@ def test_a_short_address_leaves_the_rest_as_it_is():
     assert state.a == LayerState(gpu="h200")
     assert state.b == LayerState(gpu="b200")
     assert from_query({}) == PageState()
+
+
+def test_a_service_starts_from_what_was_looked_at():
+    assert from_query({"view": "service"}).service == ServiceState()
+    assert from_query({"view": "service", "model": "gpt-oss-20b"}).service == ServiceState(model="gpt-oss-20b")
+    assert from_query({"view": "service", "gpu": "yours", "plan.gpu": "h100"}).service == ServiceState(gpu="h100")
+    assert from_query({"gpu": "h200"}).service is None  # until it is opened
+    a, b = LayerState(model="deepseek-v3", gpu="yours"), LayerState(gpu="h100")
+    assert service_of(a, None) == ServiceState(model="deepseek-v3", gpu="yours")
+    assert service_of(a, b).gpu == "yours,h100"
+    assert service_of(b, b).gpu == "h100"
 
 
 @pytest.mark.parametrize("packed", ["!!!", "AAAA", pack("id: b200\n" * 100)[:-8], pack("0" * 2**20)], ids=["sign", "zlib", "cut", "bomb"])

@@ -56,6 +56,8 @@ class LayerView:
             return
         self.moved = self.moved or "gpu" in fields
         self.page.keep(**{self.side: changed})
+        if "gpu" in fields:
+            self.page.texts.turn()
         if set(fields) == {"at"} and self.result is not None:
             self.show()
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
@@ -38,7 +39,9 @@ class OwnTexts:
         self.config.set_visibility(False)
         with self.config:
             self._draw_config()
-        self.spec.set_visibility(bool(page.state.spec))
+        self.opened = bool(page.state.spec)
+        """Whether the user wants the editor, where it has to do with what is shown."""
+        self.spec.set_visibility(False)
         if page.state.spec:
             self._draw_spec()
             ui.timer(0, self._judge, once=True)
@@ -49,15 +52,20 @@ class OwnTexts:
             with block("div", "cardhead"):
                 text("h3", "Your own GPU")
                 button("YAML", self._save, icon="download", hint="Save the specification")
-                button("Close", lambda: self.spec.set_visibility(False), icon="close")
+                button("Close", self._close_spec, icon="close")
             text("p", "Change any figure; the answers follow. Tab indents here: press Escape, then Tab to leave the editor.", "muted")
             with block("div", "editing"):
                 with block("div", "editor"):
-                    self.start = choice("Start from", gpu_ids(), "b200", self._restart)
+                    self.start = choice("Start from", gpu_ids(), self._origin(), self._restart)
                     self.editor = ui.codemirror(self.page.state.spec, language="YAML", theme="basicLight", indent="  ", line_wrapping=True,
                                                 on_change=lambda event: self._edited(event.value))  # fmt: skip
                     self.editor.props('aria-label="GPU specification, YAML"')
                 self.verdict = block("div", "verdict").props("aria-live=polite")
+
+    def _origin(self) -> str:
+        """The bundled GPU whose id the text has, right or wrong as the rest of it is."""
+        found = re.search(r"^id:\s*([\w.-]+)", self.page.state.spec, re.MULTILINE)
+        return found[1] if found and found[1] in gpu_ids() else "b200"
 
     def _draw_config(self) -> None:
         with block("div", "cardhead"):
@@ -84,9 +92,18 @@ class OwnTexts:
         self.side = side
         if self.editor is None:
             self._draw_spec()
+        self.opened = True
         self.spec.set_visibility(True)
         if not self.page.state.spec:
             self._restart(gpu if gpu in gpu_ids() else "b200")
+
+    def _close_spec(self) -> None:
+        self.opened = False
+        self.spec.set_visibility(False)
+
+    def turn(self) -> None:
+        """Another view is shown, or another GPU chosen: the editor stays where what is shown is asked with the user's own."""
+        self.spec.set_visibility(self.opened and self.page.uses(YOURS, shown=True))
 
     def _restart(self, gpu: str) -> None:
         if gpu not in gpu_ids() or self.editor is None:

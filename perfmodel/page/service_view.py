@@ -14,7 +14,7 @@ from perfmodel.page import words
 from perfmodel.page.answers import MOST_GPU_KINDS, service_plan
 from perfmodel.page.figures import pareto
 from perfmodel.page.parts import Notice, block, button, choice, entry, save_png, table, text
-from perfmodel.page.state import YOURS, ServiceState
+from perfmodel.page.state import YOURS, ServiceState, service_of
 from perfmodel.page.work import compute
 from perfmodel.planning.results import PlanResult
 from perfmodel.workload import model_ids
@@ -49,13 +49,16 @@ class ServiceView:
     @property
     def state(self) -> ServiceState:
         """The service as it is asked for."""
-        return self.page.state.service
+        state = self.page.state
+        return state.service or service_of(state.a, state.b)
 
     def change(self, **fields: str) -> None:
         """Take over what the user changed, and answer anew."""
         changed = replace(self.state, **fields)
         if changed != self.state:
             self.page.keep(service=changed)
+            if "gpu" in fields:
+                self.page.texts.turn()
             ui.timer(0, self.ask, once=True)
 
     def _draw_form(self) -> None:

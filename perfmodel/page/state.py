@@ -60,7 +60,8 @@ class PageState:
     a: LayerState = field(default_factory=LayerState)
     b: LayerState | None = None
     """The second scenario, where two are compared."""
-    service: ServiceState = field(default_factory=ServiceState)
+    service: ServiceState | None = None
+    """The service, once it was looked at."""
     spec: str = ""
     """The user's own GPU specification, YAML."""
     config: str = ""
@@ -70,12 +71,17 @@ class PageState:
 S = TypeVar("S", LayerState, ServiceState)
 
 
+def service_of(a: LayerState, b: LayerState | None) -> ServiceState:
+    """The service that follows from the layers looked at: of the same model, on the same GPUs."""
+    return ServiceState(model=a.model, gpu=",".join(dict.fromkeys(layer.gpu for layer in (a, b) if layer is not None)))
+
+
 def to_query(state: PageState) -> str:
     """The query of the address, without `?`."""
     words = {"view": state.view, **asdict(state.a)}
     if state.b is not None:
         words |= {f"b.{name}": value for name, value in asdict(state.b).items()}
-    if state.view == "service":
+    if state.view == "service" and state.service is not None:
         words |= {f"plan.{name}": value for name, value in asdict(state.service).items()}
     words |= {name: pack(text) for name, text in (("spec", state.spec), ("config", state.config)) if text}
     return urlencode(words, safe=",:=")
@@ -85,11 +91,15 @@ def from_query(query: Mapping[str, str]) -> PageState:
     """The state in an address; what it leaves out is as on a fresh page. Raises PerfModelError for a text that was cut or altered."""
     compared = any(name.startswith("b.") for name in query)
     a = _read(LayerState(), query, "")
+    view = "service" if query.get("view") == "service" else "layer"
+    planned = view == "service" or any(name.startswith("plan.") for name in query)
     return PageState(
-        view="service" if query.get("view") == "service" else "layer",
+        view=view,
         a=a,
         b=_read(a, query, "b.") if compared else None,
-        service=_read(ServiceState(), query, "plan."),
+        service=_read(_read(ServiceState(), {name: query[name] for name in ("model", "gpu") if name in query}, ""), query, "plan.")
+        if planned
+        else None,
         spec=unpack(query.get("spec", ""), "spec"),
         config=unpack(query.get("config", ""), "config"),
     )

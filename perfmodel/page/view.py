@@ -17,7 +17,7 @@ from perfmodel.page.layer_view import LayerView
 from perfmodel.page.own_texts import OwnTexts
 from perfmodel.page.parts import Notice, block, button, text
 from perfmodel.page.service_view import ServiceView
-from perfmodel.page.state import MOST_ADDRESS, PageState, from_query, to_query
+from perfmodel.page.state import MOST_ADDRESS, PageState, from_query, service_of, to_query
 
 MOST_OPEN, UNCLAIMED_S = 500, 10.0
 """Pages at a time, about half a MB each; seconds after which one that no browser has claimed makes room where they are short."""
@@ -101,6 +101,7 @@ class Page:
         self.compare.set_visibility(layer)
         self.compare.text = "Compare" if self.state.b is None else "One scenario"
         self.compared()
+        self.texts.turn()
         if not layer and self.service is not None:
             ui.timer(0, self.service.ask, once=True)
 
@@ -111,9 +112,12 @@ class Page:
         if len(query) <= MOST_ADDRESS:
             ui.navigate.history.replace(f"?{query}")
 
-    def uses(self, word: str) -> bool:
-        """Whether some scenario, or the service, is asked with this GPU."""
-        return word in [self.state.a.gpu, self.state.b.gpu if self.state.b else "", *self.state.service.gpu.split(",")]
+    def uses(self, word: str, *, shown: bool = False) -> bool:
+        """Whether some scenario, or the service, is asked with this GPU; where `shown`, one that is shown."""
+        layers = [layer.gpu for layer in (self.state.a, self.state.b) if layer is not None]
+        service = self.state.service.gpu.split(",") if self.state.service is not None else []
+        asked = service if self.state.view == "service" else layers
+        return word in (asked if shown else [*layers, *service])
 
     def use(self, side: str, **fields: str) -> None:
         """Ask with the user's own texts: the scenario `side`, or the service where that is shown; whoever uses the texts asks anew."""
@@ -134,7 +138,8 @@ class Page:
             self.verdict.text = words.comparison(both[0], both[1])
 
     def _turn(self, view: str) -> None:
-        self.keep(view=view)
+        service = service_of(self.state.a, self.state.b) if view == "service" and self.state.service is None else self.state.service
+        self.keep(view=view, service=service)
         self._draw_views()
 
     def _compare(self) -> None:
