@@ -178,11 +178,19 @@ def test_a_spec_is_edited_wrongly_and_rightly(visit):
     page.locator(".verdict", has_text=f"Line {line}").wait_for()
     assert f"my-gpu.yaml:{line}: memory.bandwith_GBps:" in page.locator(".verdict").inner_text()
     assert "Did you mean bandwidth_GBps?" in page.locator(".verdict").inner_text()
+    marked = page.locator(".cm-line.wrongline", has_text="bandwith_GBps")
+    marked.wait_for()
+    inside = (
+        "(e) => [e, e.closest('.cm-scroller')].map(x => x.getBoundingClientRect()).reduce((a, b) => a.top >= b.top && a.bottom <= b.bottom)"
+    )
+    page.wait_for_function(inside, arg=marked.element_handle())  # scrolled to
+    assert page.locator(".result.stale").count() == page.locator(".body.stale").count() == 1
     editor.click()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(right)
     expected = microseconds(perfmodel.gap("gpt-oss-20b", "b200", format="nvfp4", changes=["memory.bandwidth_GBps=9600"]))
     wait_for(page, "Time of the layer", expected)
+    assert page.locator(".stale").count() == 0
     assert "7,672 → 9,600" in page.locator(".changes").inner_text()
     page.keyboard.press("Escape")  # no trap: Escape, then Tab leaves the editor
     page.keyboard.press("Tab")

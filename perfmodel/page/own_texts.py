@@ -132,9 +132,11 @@ class OwnTexts:
         except PerfModelError as error:
             if value == self.text:
                 self._show_error(error)
+                self.page.outdate(self.side, True)
             return False
         if value == self.text:
-            self._mark([])
+            self._mark(None)
+            self.page.outdate(self.side, False)
             self.verdict.clear()
             with self.verdict:
                 _changes(gpu, changed)
@@ -142,16 +144,20 @@ class OwnTexts:
 
     def _show_error(self, error: PerfModelError) -> None:
         lines = self.text.count("\n") + 1
-        marked = error.line is not None and 1 <= error.line <= lines
-        self._mark([{"kind": "line", "line": error.line, "class": "wrongline"}] if marked else [])
+        self._mark(error.line if error.line is not None and 1 <= error.line <= lines else None)
         self.verdict.clear()
         with self.verdict, block("div", "notice").props("role=alert"):
             text("p", f"Line {error.line}" if error.line else "Not valid", "where")
             text("p", str(error))
+            text("p", "Until this is mended, the answers below are those of the last valid text.")
 
-    def _mark(self, lines: list[dict[str, Any]]) -> None:
-        if self.editor is not None and self.editor.decorations != lines:
-            self.editor.decorations = lines
+    def _mark(self, line: int | None) -> None:
+        """Mark the wrong line, and bring it into sight when the mistake is new: the editor stays where the user corrects it."""
+        marks: list[dict[str, Any]] = [{"kind": "line", "line": line, "class": "wrongline"}] if line else []
+        if self.editor is not None and self.editor.decorations != marks:
+            self.editor.decorations = marks
+            if line:
+                self.editor.reveal_line(line)
 
     def _save(self) -> None:
         ui.download.content(self.text, SPEC_NAME, "application/yaml")

@@ -17,7 +17,7 @@ from perfmodel.page.layer_view import LayerView
 from perfmodel.page.own_texts import OwnTexts
 from perfmodel.page.parts import Notice, block, button, text
 from perfmodel.page.service_view import ServiceView
-from perfmodel.page.state import MOST_ADDRESS, PageState, from_query, service_of, to_query
+from perfmodel.page.state import MOST_ADDRESS, YOURS, PageState, from_query, service_of, to_query
 
 MOST_OPEN, UNCLAIMED_S = 500, 10.0
 """Pages at a time, about half a MB each; seconds after which one that no browser has claimed makes room where they are short."""
@@ -128,6 +128,13 @@ class Page:
         self.keep(**{view.side: replace(view.state, **fields)})
         for each in self.views.values():
             ui.timer(0, each.ask, once=True)
+
+    def outdate(self, side: str, outdated: bool) -> None:
+        """Grey the answers that the wrong text in the editor would have changed: those on the user's own GPU, and of who is edited for."""
+        shown = [view for view in self.views.values() if view.side == side or view.state.gpu == YOURS]
+        for view in (*shown, *([self.service] if self.service is not None else [])):
+            for part in (view.result_card, view.body):
+                part.classes(add="stale" if outdated else "", remove="" if outdated else "stale")
 
     def compared(self) -> None:
         """Say which of two scenarios is faster."""
