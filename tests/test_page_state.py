@@ -17,6 +17,7 @@ from perfmodel.page.state import LayerState, PageState, ServiceState, from_query
 from perfmodel.page.words import comparison, file_name, gap_csv, headline, plan_csv, plan_facts
 from perfmodel.report.gap import row_at
 from perfmodel.report.plan import render
+from perfmodel.workload import model_ids, moe_ids
 
 
 def parse(query: str) -> dict[str, str]:
@@ -126,6 +127,11 @@ def test_the_headline_names_what_would_help_most():
     assert headline(row, result) == f"{said}, but what would help most is scheduling: −28 µs"
     losses[0]["saves_us"] = 40.0
     assert headline(row, result) == said
+
+
+def test_one_layer_is_offered_for_models_that_have_moe_layers():
+    assert moe_ids() == [name for name in model_ids() if perfmodel.load_model(name).moe is not None]
+    assert "llama-3.1-8b" not in moe_ids()
 
 
 def test_two_rows_are_compared():

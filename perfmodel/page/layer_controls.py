@@ -8,7 +8,7 @@ from perfmodel.hardware.catalog import gpu_ids
 from perfmodel.page.answers import Offers
 from perfmodel.page.parts import block, button, choice, entry
 from perfmodel.page.state import YOURS
-from perfmodel.workload import model_ids
+from perfmodel.workload import moe_ids
 
 if TYPE_CHECKING:
     from perfmodel.page.layer_view import LayerView
@@ -25,7 +25,7 @@ class LayerControls:
         self.view = view
         state, change = view.state, view.change
         with block("div", "fields"):
-            self.model = choice("Model", model_ids(), state.model, lambda v: change(model=v))
+            self.model = choice("Model", moe_ids(), state.model, lambda v: change(model=v))
             self.gpu = choice("GPU", gpu_ids(), state.gpu, lambda v: change(gpu=v))
             with block("div", "links"):
                 button("Paste a config.json", lambda: view.page.texts.open_config(view.side), icon="content_paste")
@@ -44,7 +44,7 @@ class LayerControls:
     def refresh(self, offers: Offers | None) -> None:
         """Offer the user's own texts, and the formats and kernels that the GPU runs; what is chosen stays, right or wrong."""
         page, state = self.view.page.state, self.view.state
-        _offer(self.model, _named(model_ids(), "your model", page.config), state.model)
+        _offer(self.model, _named(moe_ids(), "your model", page.config), state.model)
         _offer(self.gpu, _named(gpu_ids(), "your GPU", page.spec), state.gpu)
         formats, kernels = (offers.formats, offers.kernels) if offers else ((), ())
         _offer(self.format, {"": "as the model's weights"} | {name: name for name in formats}, state.format)

@@ -129,8 +129,9 @@ class LayerView:
         self.notes = block("ul", "notes")
 
     def _visible(self, answered: bool) -> None:
-        self.result_card.set_visibility(answered)
-        self.body.set_visibility(answered)
+        for part in (self.result_card, self.body):
+            part.set_visibility(answered)
+            part.classes(remove="stale")
 
     def show(self) -> None:
         """Show the answer that is there."""

@@ -110,9 +110,9 @@ class ServiceView:
         self.notes = block("ul", "notes")
 
     def _visible(self, answered: bool) -> None:
-        self.result_card.set_visibility(answered)
-        self.body.set_visibility(answered)
-        self.body.classes(remove="stale")
+        for part in (self.result_card, self.body):
+            part.set_visibility(answered)
+            part.classes(remove="stale")
 
     def use(self, **fields: str) -> None:
         """Plan for the user's own model, or their own GPU beside the chosen ones."""

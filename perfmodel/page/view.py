@@ -131,10 +131,10 @@ class Page:
 
     def outdate(self, side: str, outdated: bool) -> None:
         """Grey the answers that the wrong text in the editor would have changed: those on the user's own GPU, and of who is edited for."""
-        shown = [view for view in self.views.values() if view.side == side or view.state.gpu == YOURS]
-        for view in (*shown, *([self.service] if self.service is not None else [])):
-            for part in (view.result_card, view.body):
-                part.classes(add="stale" if outdated else "", remove="" if outdated else "stale")
+        shown: list[LayerView | ServiceView] = [view for view in self.views.values() if view.side == side or view.state.gpu == YOURS]
+        shown += [self.service] if self.service is not None and self.state.view == "service" else []
+        for part in (part for view in shown for part in (view.result_card, view.body)):
+            part.classes(add="stale" if outdated else "", remove="" if outdated else "stale")
 
     def compared(self) -> None:
         """Say which of two scenarios is faster."""

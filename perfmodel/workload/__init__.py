@@ -11,11 +11,17 @@ if TYPE_CHECKING:
     from perfmodel.workload.model import ModelSpec
 
 _SOURCE = re.compile(r"^source: https://huggingface\.co/([^/\s]+/[^/\s]+)", re.MULTILINE)
+_MOE = re.compile(r"^moe:", re.MULTILINE)
 
 
 def model_ids() -> list[str]:
     """The ids of the bundled models, sorted."""
     return sorted(path.name.removesuffix(".yaml") for path in _bundled().iterdir() if path.name.endswith(".yaml"))
+
+
+def moe_ids() -> list[str]:
+    """The ids of the bundled models that have MoE layers, sorted."""
+    return [name for name in model_ids() if _MOE.search((_bundled() / f"{name}.yaml").read_text(encoding="utf-8"))]
 
 
 def load_model(name: str | Path) -> ModelSpec:
