@@ -155,7 +155,7 @@ def test_another_gpu_other_numbers_and_another_address(visit):
     wait_for(page, "Time of the layer", microseconds(perfmodel.gap("gpt-oss-20b", "h200")))
     page.get_by_label("Expert parallel (ep)").fill("3")
     page.locator(
-        ".notice:visible", has_text="ep: does not divide the experts (got 3). Choose a divisor of the number of experts."
+        ".notice:visible", has_text="Expert parallel (ep): does not divide the experts (got 3). Choose a divisor of the number of experts."
     ).wait_for()
     page.get_by_label("Expert parallel (ep)").fill("4")
     wait_for(page, "Time of the layer", microseconds(perfmodel.gap("gpt-oss-20b", "h200", ep=4)))
@@ -176,7 +176,7 @@ def test_a_spec_is_edited_wrongly_and_rightly(visit):
     page.keyboard.insert_text(wrong)
     line = 1 + wrong.split("bandwith_GBps")[0].count("\n")
     page.locator(".verdict", has_text=f"Line {line}").wait_for()
-    assert f"my-gpu.yaml:{line}: memory.bandwith_GBps:" in page.locator(".verdict").inner_text()
+    assert "memory.bandwith_GBps:" in page.locator(".verdict").inner_text()
     assert "Did you mean bandwidth_GBps?" in page.locator(".verdict").inner_text()
     marked = page.locator(".cm-line.wrongline", has_text="bandwith_GBps")
     marked.wait_for()
@@ -255,8 +255,8 @@ def test_nothing_is_wider_than_a_phone(visit, query):
     ("query", "message"),
     [
         ("?gpu=../../etc/passwd", "GPU: no such GPU (got '../../etc/passwd')."),
-        ("?routing=counts:/etc/passwd", "routing: reads no files here (got 'counts:/etc/passwd')."),
-        ("?tokens=" + quote("1,<img src=x>"), "tokens: must be whole numbers from 1 (got '<img src=x>')."),
+        ("?routing=counts:/etc/passwd", "Routing: reads no files here (got 'counts:/etc/passwd')."),
+        ("?tokens=" + quote("1,<img src=x>"), "Token counts: must be whole numbers from 1 (got '<img src=x>')."),
         ("?spec=AAAA", "spec: cannot be read (got 'AAAA'). Copy the whole address."),
     ],
 )

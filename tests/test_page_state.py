@@ -14,7 +14,7 @@ from perfmodel.page.answers import layer_gap, service_plan
 from perfmodel.page.figures import roofline, time_by_cause
 from perfmodel.page.inputs import gpu_of, model_of, read_config, read_spec
 from perfmodel.page.state import LayerState, PageState, ServiceState, from_query, pack, service_of, to_query, unpack
-from perfmodel.page.words import comparison, file_name, gap_csv, headline, plan_csv, plan_facts
+from perfmodel.page.words import comparison, file_name, gap_csv, headline, in_labels, plan_csv, plan_facts, said
 from perfmodel.report.gap import row_at
 from perfmodel.report.plan import render
 from perfmodel.workload import model_ids, moe_ids
@@ -132,6 +132,23 @@ def test_the_headline_names_what_would_help_most():
 def test_one_layer_is_offered_for_models_that_have_moe_layers():
     assert moe_ids() == [name for name in model_ids() if perfmodel.load_model(name).moe is not None]
     assert "llama-3.1-8b" not in moe_ids()
+
+
+def test_messages_speak_of_the_pages_fields():
+    error = PerfModelError("no two instances fit 2 GPUs", field="gpus", mend="Give more --gpus, another --mode, or a smaller --kv-format.")
+    kv = "a smaller kv format (of the command perfmodel)"
+    assert said(error) == f"GPUs of a kind: no two instances fit 2 GPUs. Give more “GPUs of a kind”, another “Instances”, or {kv}."
+    assert in_labels("Run `perfmodel gap --routing X`.") == "Run `perfmodel gap --routing X`."
+    with pytest.raises(PerfModelError) as wrong:
+        read_spec("id: [\n")
+    assert said(wrong.value).startswith("Your own GPU, line ")
+    assert "my-gpu" not in said(wrong.value, where=False)
+    for bad in (LayerState(tokens="1,x"), LayerState(tp="0")):
+        with pytest.raises(PerfModelError) as wrong:
+            layer_gap(bad, "", "")
+        assert "--" not in said(wrong.value)
+    result = service_plan(ServiceState(model="gpt-oss-20b", gpu="h200", mode="aggregated", rate=""), "", "")
+    assert any("without “GPUs of a kind”" in in_labels(note) for note in result.notes)
 
 
 def test_two_rows_are_compared():

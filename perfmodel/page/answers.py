@@ -13,7 +13,7 @@ from perfmodel.hardware import GpuSpec
 from perfmodel.hardware.catalog import gpu_ids
 from perfmodel.page.inputs import check_kernel, check_routing, gpu_of, model_of, number, token_counts, whole
 from perfmodel.page.state import YOURS, LayerState, ServiceState
-from perfmodel.page.words import EDITED
+from perfmodel.page.words import EDITED, said
 from perfmodel.planning.results import PlanResult
 from perfmodel.planning.search import plan
 from perfmodel.profiles import profiles
@@ -102,7 +102,7 @@ def _side_by_side(searches: Sequence[Callable[[], PlanResult]]) -> PlanResult:
     if not found:
         raise problems[0]
     plans = sorted((p for result in found for p in result.plans), key=lambda p: -p.tokens_per_s_per_gpu)
-    notes = [*(note for result in found for note in result.notes), *map(str, problems)]
+    notes = [*(note for result in found for note in result.notes), *map(said, problems)]
     return found[0].model_copy(update={
         "searched": sum(result.searched for result in found), "plans": tuple(plans), "limits": (),
         "pareto": tuple(p for result in found for p in result.pareto), "notes": tuple(dict.fromkeys(notes)),

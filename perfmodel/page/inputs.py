@@ -85,7 +85,9 @@ def token_counts(words: str) -> list[int]:
     counts = set()
     for word in (part.strip() for part in words.split(",")):
         if not (word.isascii() and word.isdigit() and len(word) <= 12):
-            raise PerfModelError("must be whole numbers from 1", field="tokens", value=word, mend="Give --tokens 1,64,4096, say.")
+            raise PerfModelError(
+                "must be whole numbers from 1", field="tokens", value=word, mend="Give numbers with commas between, such as 1,64,4096."
+            )
         counts.add(int(word))
     return sorted(counts)
 

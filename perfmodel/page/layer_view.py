@@ -88,7 +88,7 @@ class LayerView:
 
     def _refuse(self, error: PerfModelError) -> None:
         self.result = None
-        self.notice.show(str(error))
+        self.notice.show(words.said(error))
         self._visible(False)
         self.page.compared()
 
@@ -151,7 +151,7 @@ class LayerView:
         self.notes.clear()
         with self.notes:
             for note in result["notes"]:
-                text("li", note)
+                text("li", words.in_labels(note))
         self.page.compared()
 
     def _draw_plots(self, row: dict[str, Any], result: dict[str, Any]) -> None:

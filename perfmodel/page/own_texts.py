@@ -15,6 +15,7 @@ from perfmodel.hardware.editing import differences
 from perfmodel.page.inputs import SPEC_NAME, gpu_of, read_config, read_spec
 from perfmodel.page.parts import block, button, choice, text
 from perfmodel.page.state import YOURS
+from perfmodel.page.words import said
 from perfmodel.page.work import compute
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class OwnTexts:
         self.verdict.clear()
         with self.verdict, block("div", "notice").props("role=alert"):
             text("p", f"Line {error.line}" if error.line else "Not valid", "where")
-            text("p", str(error))
+            text("p", said(error, where=False))
             text("p", "Until this is mended, the answers below are those of the last valid text.")
 
     def _mark(self, line: int | None) -> None:
@@ -169,7 +170,7 @@ class OwnTexts:
             model = await compute(lambda: read_config(value))
         except PerfModelError as error:
             with self.config_verdict, block("div", "notice").props("role=alert"):
-                text("p", str(error))
+                text("p", said(error))
             return
         with self.config_verdict:
             moe = f"{model.moe.experts} experts, top-{model.moe.topk}" if model.moe else "no experts"

@@ -141,7 +141,7 @@ class ServiceView:
         except PerfModelError as error:
             if mine == self.asked:
                 self.result = None
-                self.notice.show(str(error))
+                self.notice.show(words.said(error))
                 self._visible(False)
             return
         if mine == self.asked:
@@ -163,7 +163,7 @@ class ServiceView:
         self.notes.clear()
         with self.notes:
             for note in result.notes:
-                text("li", note)
+                text("li", words.in_labels(note))
 
     def _csv(self) -> None:
         if self.result is not None:

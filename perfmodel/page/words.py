@@ -8,9 +8,41 @@ import re
 from dataclasses import asdict
 from typing import Any
 
+from perfmodel.errors import PerfModelError
+from perfmodel.page.inputs import CONFIG_NAME, SPEC_NAME
 from perfmodel.planning.results import PlanResult
 from perfmodel.report.numbers import number, percent
 from perfmodel.report.plan import facts, instances
+
+LABELS = {
+    "model": "Model", "MODEL": "Model", "gpu": "GPU", "format": "Format of the weights", "kernel": "Kernel", "tokens": "Token counts",
+    "ep": "Expert parallel (ep)", "tp": "Tensor parallel (tp)", "routing": "Routing", "launch": "Launch", "comm": "Communication",
+    "isl": "Prompt (isl)", "osl": "Answer (osl)", "ttft_ms": "First token (TTFT)", "tpot_ms": "Each token (TPOT)", "rate": "Load",
+    "gpus": "GPUs of a kind", "mode": "Instances",
+}  # fmt: skip
+"""What the page calls the arguments of the library and the options of the command."""
+PLACES = {SPEC_NAME: "Your own GPU", CONFIG_NAME: "Your own model"}
+
+
+def in_labels(message: str) -> str:
+    """A message of the library that names options, `--gpus`, with the page's labels; whole commands, in backticks, stay."""
+    return re.sub(r"`[^`]*`|--([a-z][a-z-]*)", lambda m: _label(m[1]) if m[1] else m[0], message)
+
+
+def _label(option: str) -> str:
+    name = option.replace("-", "_")
+    return f"“{LABELS[name]}”" if name in LABELS else f"{option.replace('-', ' ')} (of the command perfmodel)"
+
+
+def said(error: PerfModelError, *, where: bool = True) -> str:
+    """An error in the page's words, with the pasted text and the line where that is not plain from the place of the message."""
+    field = LABELS.get(error.field or "", error.field)
+    words = in_labels(str(PerfModelError(error.problem, field=field, value=error.value, mend=error.mend)))
+    if not where or error.file is None:
+        return words
+    line = "" if error.line is None else f", line {error.line}"
+    return f"{PLACES.get(str(error.file), error.file)}{line}: {words}"
+
 
 EDITED = " (edited)"
 """Follows the id of a bundled GPU that the user changed, wherever it is named: on the page, in files and their names."""
@@ -44,7 +76,7 @@ def _instead(best: dict[str, Any]) -> str:
 
 def conditions(row: dict[str, Any], result: dict[str, Any]) -> str:
     """What the row holds for: model, format, kernel, routing, launch, ranks."""
-    status = "" if row["kernel_status"] == "measured" else f" ({row['kernel_status']}, not measured)"
+    status = "" if row["kernel_status"] == "measured" else f" ({row['kernel_status']}: not measured on this GPU)"
     ranks = "".join(f", {name} {result[name]}" for name in ("ep", "tp") if result[name] > 1)
     comm = ("; communication left out" if result["comm"] == "exclude" else "; with communication") if ranks else ""
     return (
