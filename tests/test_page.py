@@ -281,6 +281,7 @@ def test_it_works_by_keyboard(visit):
         assert control in words, control
     theme = page.get_by_role("button", name="Theme: system")
     theme.focus()
+    assert theme.evaluate("e => getComputedStyle(e).outlineStyle + getComputedStyle(e).outlineWidth") == "solid2px"
     page.keyboard.press("Enter")
     page.wait_for_function("document.body.classList.contains('body--dark')")
 
