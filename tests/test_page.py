@@ -241,12 +241,22 @@ def test_a_service_starts_from_the_edited_gpu_that_was_looked_at(visit):
     page.locator(".own:visible").wait_for(state="detached")
 
 
+CUT = """() => [...document.querySelectorAll(".plot .main-svg text")].filter(e => e.checkVisibility({visibilityProperty: true}))
+  .map(e => [e, e.getBoundingClientRect(), e.closest(".plot").getBoundingClientRect()])
+  .filter(([_, text, plot]) => text.width && (text.left < plot.left || text.right > plot.right))
+  .map(([e]) => e.textContent)"""
+"""Labels that stick out of their plots."""
+
+
 @needs_browser
 @pytest.mark.parametrize("query", ["?b.gpu=h200&b.format=", "?view=service&plan.model=gpt-oss-20b&plan.gpu=h200&plan.mode=aggregated"])
 def test_nothing_is_wider_than_a_phone(visit, query):
     page = visit(query, width=390, height=844, scheme="dark")
     page.wait_for_function("document.querySelectorAll('.plot .main-svg').length > 0")
+    if "service" not in query:
+        page.locator(".xaxislayer-above .xtick text:visible", has_text="16,384").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(CUT) == []
     assert page.evaluate("document.body.classList.contains('body--dark')")  # as the system has it
 
 

@@ -176,6 +176,10 @@ def test_columns_are_whole_and_labels_do_not_collide():
         labels = [note["text"] for note in drawn["layout"]["annotations"]]
         assert len(labels) <= 13
         assert sum("<b>" in label for label in labels) == 1
+    one = time_by_cause({**result, "rows": result["rows"][:1]}, 1, shares=True)
+    (frame,), (bar, *_) = one["layout"]["shapes"], one["data"]
+    assert bar["width"] < frame["x1"] - frame["x0"] < 1.2 * bar["width"]
+    assert (frame["x0"] + frame["x1"]) / 2 == sum(one["layout"]["xaxis"]["range"]) / 2 == bar["x"][0]
     reached = roofline(result, 64)["data"][-1]
     assert reached["x"] == [row["arithmetic_intensity"] for row in result["rows"]]
     assert sum(map(bool, reached["text"])) <= 13

@@ -26,6 +26,10 @@ FRONTS = ("#3a7fc1", "#d1495b", "#2a9d63", "#9d5fb5", "#a8641b", "#35978f")
 FONT = {"family": "Inter, Roboto, system-ui, sans-serif", "size": 13, "color": "#1f2933"}
 MOST_LABELS = 12
 """Labels along an axis that do not collide."""
+COLUMN, LEAST_COLUMNS = 0.72, 4
+"""Width of a column where the next one is 1 away, and the columns that there is room for at least."""
+ROOMY = 20
+"""Right of the ridge by this factor its label has room on a phone, and no point is near."""
 CONFIG = {"displayModeBar": False, "responsive": True, "scrollZoom": False}
 
 
@@ -64,7 +68,7 @@ def time_by_cause(result: dict[str, Any], at: int, *, shares: bool) -> Figure:
         times = [dict(parts(row))[cause] for row in rows]
         portions = [t / row["latency_us"] for t, row in zip(times, rows, strict=True)]
         data.append({
-            "type": "bar", "name": label(cause), "x": places, "y": [100 * p for p in portions] if shares else times,
+            "type": "bar", "name": label(cause), "x": places, "width": COLUMN, "y": [100 * p for p in portions] if shares else times,
             "marker": marker(cause), "hovertext": names,
             "customdata": [[number(t), percent(p), row["tokens"]] for t, p, row in zip(times, portions, rows, strict=True)],
             "hovertemplate": f"<b>{label(cause)}</b><br>%{{customdata[0]}} µs, %{{customdata[1]}}<br>%{{hovertext}} tokens<extra></extra>",
@@ -72,14 +76,14 @@ def time_by_cause(result: dict[str, Any], at: int, *, shares: bool) -> Figure:
     tops = [100.0 if shares else row["latency_us"] for row in rows]
     notes = [
         {"x": at_x, "y": top, "text": f"<b>{number(row['latency_us'])}</b>" if row["tokens"] == at else number(row["latency_us"]),
-         "showarrow": False, "yshift": 10, "font": {"size": 12}}
+         "showarrow": False, "yshift": 10, "font": {"size": 11}}
         for at_x, top, row in zip(places, tops, rows, strict=True) if at_x in labelled
     ]  # fmt: skip
     place = next((i for i, row in enumerate(rows) if row["tokens"] == at), None)
     frame = [] if place is None else [_frame(place, tops[place])]
     layout = _layout(
-        barmode="stack", bargap=0.28, annotations=notes, shapes=frame,
-        xaxis=_title("tokens entering the layer") | {"tickvals": labelled, "ticktext": [names[i] for i in labelled], "showgrid": False},
+        barmode="stack", annotations=notes, shapes=frame,
+        xaxis=_title("tokens entering the layer") | _columns(len(rows), labelled) | {"ticktext": [names[i] for i in labelled]},
         yaxis=_title("share of the time (%)" if shares else "time (µs)") | {"range": [0, 108] if shares else [0, 1.08 * max(tops)]},
     )  # fmt: skip
     return {"data": data, "layout": layout, "config": CONFIG}
@@ -92,8 +96,17 @@ def _labelled(rows: list[dict[str, Any]], at: int) -> list[int]:
     return sorted({*chosen, *(i for i in range(0, len(rows), step) if not any(0 < abs(i - c) < step for c in chosen))})
 
 
+def _columns(count: int, labelled: list[int]) -> Figure:
+    """An axis of `count` columns, with room for some where they are few; no label is left out, it turns where it lacks the room."""
+    side = max(count, LEAST_COLUMNS) / 2
+    middle = (count - 1) / 2
+    labels = {"tickvals": labelled, "autotickangles": [0, 45, 90], "ticklabeloverflow": "allow"}
+    return {"range": [middle - side, middle + side], "showgrid": False, **labels}
+
+
 def _frame(place: int, top: float) -> Figure:
-    return {"type": "rect", "x0": place - 0.44, "x1": place + 0.44, "y0": 0, "y1": top, "line": {"color": CHOSEN, "width": 2}}
+    half = COLUMN / 2 + 0.04
+    return {"type": "rect", "x0": place - half, "x1": place + half, "y0": 0, "y1": top, "line": {"color": CHOSEN, "width": 2}}
 
 
 def _tokens(count: int) -> str:
@@ -110,11 +123,12 @@ def roofline(result: dict[str, Any], at: int) -> Figure:
     fall = {"x": [ridge, ridge], "y": [low, peak], "line": {"color": ROOF, "width": 1, "dash": "dot"}}
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip"}
     note = {"showarrow": False, "xanchor": "right", "font": {"size": 12}}
+    beside = {"xanchor": "left", "xshift": 6} if right > ROOMY * ridge else {"xshift": -6}
     layout = _layout(
         xaxis=_title("arithmetic intensity (FLOP/B)") | _decades(left, right),
         yaxis=_title("TFLOPS") | _decades(low / 1.3, peak * 1.8),
         annotations=[
-            {"x": _log(ridge), "y": _log(low), "text": f"ridge {ridge:,.0f} FLOP/B", "xshift": -6, "yshift": 8, **note},
+            {"x": _log(ridge), "y": _log(low), "text": f"ridge {ridge:,.0f} FLOP/B", "yshift": 8, **note, **beside},
             {"x": _log(right), "y": _log(peak), "text": f"peak {peak:,.0f} TFLOPS", "yshift": 11, **note},
         ],
     )
@@ -125,12 +139,13 @@ def roofline(result: dict[str, Any], at: int) -> Figure:
 def _reached(rows: list[dict[str, Any]], at: int) -> Figure:
     """The rows as points under the roof, the chosen one larger."""
     chosen, labelled = [row["tokens"] == at for row in rows], _labelled(rows, at)
+    flat = [row["arithmetic_intensity"] > row["ridge"] for row in rows]
     return {
         "type": "scatter", "mode": "lines+markers+text", "name": "reached", "line": {"color": REACHED, "width": 2},
         "x": [row["arithmetic_intensity"] for row in rows], "y": [row["tflops"] for row in rows],
         "marker": {"size": [13 if c else 8 for c in chosen], "color": [CHOSEN if c else REACHED for c in chosen], "opacity": 1},
         "text": [_tokens(row["tokens"]) if i in labelled else "" for i, row in enumerate(rows)],
-        "textposition": "bottom right", "textfont": {"size": 11},
+        "textposition": ["bottom center" if f else "bottom right" for f in flat], "cliponaxis": False, "textfont": {"size": 11},
         "customdata": [[number(row["tflops"]), number(row["arithmetic_intensity"]), row["tokens"]] for row in rows],
         "hovertemplate": "<b>%{customdata[2]:,} tokens</b><br>%{customdata[0]} TFLOPS at %{customdata[1]} FLOP/B<extra></extra>",
     }  # fmt: skip

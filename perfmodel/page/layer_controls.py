@@ -32,8 +32,9 @@ class LayerControls:
                 button("Edit the GPU", lambda: view.page.texts.open_spec(view.state.gpu, view.side), icon="tune")
             self.format = choice("Format of the weights", {}, state.format, lambda v: change(format=v))
             self.kernel = choice("Kernel", {}, state.kernel, lambda v: change(kernel=v))
-            self.tokens = entry("Token counts", state.tokens, lambda v: change(tokens=v), numeric=False,
+            tokens = entry("Token counts", state.tokens, lambda v: change(tokens=v), numeric=False,
                                 hint="Tokens entering the layer over the expert-parallel group, such as 1,64,4096")  # fmt: skip
+            self.tokens = tokens.classes("whole")
             self.at = choice("Explain at (tokens)", {}, state.at, lambda v: change(at=v))
             entry("Expert parallel (ep)", state.ep, lambda v: change(ep=v), unit="GPUs", hint="Ranks that share the experts")
             entry("Tensor parallel (tp)", state.tp, lambda v: change(tp=v), unit="GPUs", hint="Ranks that split each expert")
