@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import itertools
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -148,7 +149,7 @@ def test_messages_speak_of_the_pages_fields():
             layer_gap(bad, "", "")
         assert "--" not in said(wrong.value)
     result = service_plan(ServiceState(model="gpt-oss-20b", gpu="h200", mode="aggregated", rate=""), "", "")
-    assert any("without “GPUs of a kind”" in in_labels(note) for note in result.notes)
+    assert any("with “GPUs of a kind” empty, an instance" in in_labels(note) for note in result.notes)
 
 
 def test_two_rows_are_compared():
@@ -221,6 +222,7 @@ def test_an_edited_gpu_is_planned_beside_the_one_it_came_from():
     assert [p for p in both.plans if p.gpu == "h200"] == list(alone.plans)
     assert both.plans[0].gpu == "h200 (edited)"
     assert both.plans[0].tokens_per_s_per_gpu > alone.plans[0].tokens_per_s_per_gpu
+    assert service_plan(replace(state, gpu="yours", gpus=""), spec, "").notes[-1].endswith(": 8 h200 (edited)")
     small = spec.replace("capacity_GB: {value: 150.8", "capacity_GB: {value: 1.5", 1)
     beside = service_plan(state, small, "")
     assert beside.plans == alone.plans

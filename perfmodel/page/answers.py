@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -74,9 +75,7 @@ def service_plan(state: ServiceState, spec: str, config: str) -> PlanResult:
     if YOURS not in words:
         return plan(model, gpus, **options)
     own = gpu_of(YOURS, spec)
-    return _side_by_side(
-        [lambda: _named(_own_name(own), plan(model, own, **options)), *([lambda: plan(model, gpus, **options)] if gpus else [])]
-    )
+    return _side_by_side([lambda: _named(own, plan(model, own, **options)), *([lambda: plan(model, gpus, **options)] if gpus else [])])
 
 
 def _own_name(gpu: GpuSpec) -> str:
@@ -84,10 +83,12 @@ def _own_name(gpu: GpuSpec) -> str:
     return gpu.id + EDITED if gpu.id in gpu_ids() else gpu.id
 
 
-def _named(name: str, result: PlanResult) -> PlanResult:
-    """The plans of one GPU under another name."""
+def _named(gpu: GpuSpec, result: PlanResult) -> PlanResult:
+    """The plans and notes of the user's own GPU under the name that it has on the page."""
+    name = _own_name(gpu)
+    notes = tuple(re.sub(rf"(?<![\w-]){re.escape(gpu.id)}(?![\w-])", name, note) for note in result.notes)
     plans, pareto = (tuple(p.model_copy(update={"gpu": name}) for p in part) for part in (result.plans, result.pareto))
-    return result.model_copy(update={"plans": plans, "pareto": pareto})
+    return result.model_copy(update={"plans": plans, "pareto": pareto, "notes": notes})
 
 
 def _side_by_side(searches: Sequence[Callable[[], PlanResult]]) -> PlanResult:

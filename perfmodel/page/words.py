@@ -26,6 +26,7 @@ PLACES = {SPEC_NAME: "Your own GPU", CONFIG_NAME: "Your own model"}
 
 def in_labels(message: str) -> str:
     """A message of the library that names options, `--gpus`, with the page's labels; whole commands, in backticks, stay."""
+    message = re.sub(r"without (--[a-z-]+)", r"with \1 empty", message)
     return re.sub(r"`[^`]*`|--([a-z][a-z-]*)", lambda m: _label(m[1]) if m[1] else m[0], message)
 
 
