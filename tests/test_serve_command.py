@@ -51,6 +51,7 @@ def test_a_server_stops_cleanly_with_a_request_running(tmp_path):
         async def ask_and_stop() -> int:
             running = asyncio.create_task(asyncio.to_thread(status_of, asked))
             await asyncio.sleep(1.0)
+            await asyncio.to_thread(status_of, url + "/health")  # what is answered later came later: the request is in
             server.send_signal(signal.SIGTERM)
             return await running
 
@@ -61,7 +62,7 @@ def test_a_server_stops_cleanly_with_a_request_running(tmp_path):
         server.kill()
 
 
-def status_of(request: urllib.request.Request) -> int:
+def status_of(request: urllib.request.Request | str) -> int:
     try:
         with urllib.request.urlopen(request) as reply:
             return reply.status

@@ -92,9 +92,10 @@ def predict(raw: bytes) -> Body:
     if data.get("tokens") is not None:
         return {**_gap(data), "schema": "perfmodel.predict/1"}
     data = checked(data)
-    gpu = gpu_of(need(data, "gpu", INLINE_GPU), changes_of(data))
-    model = model_of(need(data, "model", INLINE_MODEL))
-    return as_json(predict_step(validate(StepRequest, {**data, "model": model, "gpu": gpu, "changes": ()})))
+    changes = changes_of(data)
+    gpu, model = gpu_of(need(data, "gpu", INLINE_GPU), changes), model_of(need(data, "model", INLINE_MODEL))
+    result = predict_step(validate(StepRequest, {**data, "model": model, "gpu": gpu, "changes": ()}))
+    return as_json(result.model_copy(update={"changes": changes}))
 
 
 def plan(raw: bytes) -> bytes:
@@ -106,7 +107,7 @@ def plan(raw: bytes) -> bytes:
     model = model_of(need(data, "model", INLINE_MODEL))
     gpus = tuple(gpu_of(gpu, changes) for gpu in several)
     request = validate(PlanRequest, {**data, "model": model, "gpu": gpus, "changes": ()})
-    return search(request).model_dump_json(by_alias=True).encode()
+    return search(request).model_copy(update={"changes": changes}).model_dump_json(by_alias=True).encode()
 
 
 def simulate(raw: bytes) -> Body:
