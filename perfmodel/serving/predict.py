@@ -192,13 +192,6 @@ def predict_step(r: StepRequest) -> StepResult:
     ops = {name: float(values[0]) * factor for name, values in step_ops(work, rates, engine, step).items()}
     ops["launches ahead of kernels"] = max(seconds - sum(ops.values()), 0.0)
     low, high = (value**spread for value in calibration.interval["aggregated"]["tpot" if r.phase == "decode" else "ttft"])
-    notes = (
-        *gpu.notes,
-        *spec.notes,
-        *network_notes(gpu, parallel.gpus),
-        *(left_out(r.anchors, [held])),
-        *(held.notes if held else ()),
-    )
     tokens = r.batch if r.phase == "decode" else r.context * r.dp  # a prompt on each attention rank
     return StepResult(
         model=spec.id, gpu=gpu.id, changes=r.changes, phase=r.phase, backend=r.backend,
@@ -207,8 +200,15 @@ def predict_step(r: StepRequest) -> StepResult:
         micro_batches=r.micro_batches, batch=r.batch, context=r.context, latency_us=seconds / MICROSECOND,
         interval_us=(seconds * low / MICROSECOND, seconds * high / MICROSECOND), tokens_per_s_per_gpu=tokens / seconds / parallel.gpus,
         ops=tuple(StepOp(name=name, us=value / MICROSECOND) for name, value in ops.items() if value > 0),
-        **_memory(work, gpu, r.batch, r.context), anchored=told, notes=notes if r.phase == "decode" else (*notes, NO_BARE_PROMPTS),
+        **_memory(work, gpu, r.batch, r.context), anchored=told, notes=_notes(r, spec, gpu, parallel, held),
     )  # fmt: skip
+
+
+def _notes(r: StepRequest, spec: ModelSpec, gpu: GpuSpec, parallel: Parallel, held: Anchored | None) -> tuple[str, ...]:
+    """What a user should know of the model, the GPU, its links, the anchors and a prompt alone."""
+    anchors = (*left_out(r.anchors, [held]), *(held.notes if held else ()))
+    alone = () if r.phase == "decode" else (NO_BARE_PROMPTS,)
+    return (*gpu.notes, *spec.notes, *network_notes(gpu, parallel.gpus), *anchors, *alone)
 
 
 def _pulled(held: Anchored | None, phase: str, own: Configuration, batch: int, context: int) -> tuple[float, float, Anchoring | None]:

@@ -18,7 +18,6 @@ LARGEST = 8
 MTP_FROM = "2026-01-14"
 TWICE = 1.35
 """Times that measurements of the same differ at most: 16 % at the 90th percentile."""
-
 HIDDEN_LIMIT = 512
 """Requests at a time of gpt-oss of which most wait, TTFT 20 to 460 s: the engine had a lower limit."""
 
